@@ -1,0 +1,227 @@
+"""`tidelog sim` as a user meets it: exit codes, the replay command, planted bugs, help, progress.
+
+The simulator is replaced by a tiny one whose verdict on each seed is known, because these are
+claims about the command. Claims about the simulator itself are in tests/sim.
+"""
+
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+import tidelog
+import tidelog.sim
+from tidelog.cli import progress as progress_module
+from tidelog.cli.app import app
+from tidelog.cli.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class FakeReport:
+    seed: int
+    ok: bool
+    failure: str | None
+    events: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class FakePlant:
+    name: str
+    description: str
+
+
+class FakeSimulator:
+    """Seeds in `bad` fail, seeds in `broken` raise, and a planted bug is caught from seed 3 on."""
+
+    def __init__(self) -> None:
+        self.bad: set[int] = set()
+        self.broken: set[int] = set()
+        self.ran: list[int] = []
+
+    def run_seed(
+        self, seed: int, *, plant: str | None = None, trace: Callable[[str], None] | None = None
+    ) -> FakeReport:
+        self.ran.append(seed)
+        if trace is not None:
+            trace(f"t=0 world {seed} begins")
+        if seed in self.broken:
+            raise KeyError("a bug of the simulator")
+        failed = seed in self.bad or (plant is not None and seed >= 3)
+        return FakeReport(
+            seed=seed,
+            ok=not failed,
+            failure="committed went back from 7 to 5 on node 2" if failed else None,
+            events=1000,
+            summary="1000 events, 3 nodes",
+        )
+
+
+@pytest.fixture
+def simulator(monkeypatch: pytest.MonkeyPatch) -> FakeSimulator:
+    fake = FakeSimulator()
+    plants = {
+        "commit-on-dirty": FakePlant("commit-on-dirty", "count dirty entries as committed"),
+        "trailing-ghost": FakePlant("trailing-ghost", "end a recovery read with a ghost"),
+    }
+    monkeypatch.setattr(tidelog.sim, "run_seed", fake.run_seed, raising=False)
+    monkeypatch.setattr(tidelog.sim, "PLANTS", plants, raising=False)
+    return fake
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+def test_version_prints_the_version_of_the_package() -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.output == f"tidelog {tidelog.__version__}\n"
+
+
+def test_help_teaches_every_option_of_sim() -> None:
+    result = run("sim", "--help")
+    assert result.exit_code == 0
+    for option in ("--seeds", "--seed", "--trace", "--plants", "--plant", "--jobs"):
+        assert option in result.output
+    assert "tidelog sim --seed 17 --trace" in result.output
+
+
+def test_seeds_runs_that_many_worlds_and_succeeds_when_all_hold(simulator: FakeSimulator) -> None:
+    result = run("sim", "--seeds", "4", "--jobs", "1")
+    assert result.exit_code == 0
+    assert simulator.ran == [1, 2, 3, 4]
+    assert "4 seeds passed: 4,000 events" in result.output
+
+
+def test_fifty_seeds_run_when_no_number_is_given(simulator: FakeSimulator) -> None:
+    assert run("sim", "--jobs", "1").exit_code == 0
+    assert simulator.ran == list(range(1, 51))
+
+
+def test_a_failing_seed_prints_one_command_that_replays_it(simulator: FakeSimulator) -> None:
+    simulator.bad = {3}
+    result = run("sim", "--seeds", "5", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "seed 3 failed: committed went back from 7 to 5 on node 2" in result.output
+    commands = [line for line in result.output.splitlines() if "tidelog sim" in line]
+    assert commands == ["  replay it: tidelog sim --seed 3 --trace"]
+    assert "1 of 5 seeds failed" in result.output
+
+
+def test_the_printed_command_runs_and_shows_the_failure_again(simulator: FakeSimulator) -> None:
+    simulator.bad = {3}
+    first = run("sim", "--seeds", "5", "--jobs", "1")
+    command = first.output.split("replay it: tidelog ")[1].splitlines()[0]
+    again = run(*command.split())
+    assert again.exit_code == 1
+    assert "t=0 world 3 begins" in again.output
+    assert "committed went back from 7 to 5 on node 2" in again.output
+    assert simulator.ran[-1] == 3
+
+
+def test_a_replay_prints_the_same_bytes_twice(simulator: FakeSimulator) -> None:
+    first = run("sim", "--seed", "17", "--trace")
+    assert first.exit_code == 0
+    assert first.output == (
+        "t=0 world 17 begins\nseed 17 passed: 1000 events, 3 nodes\n"
+    )
+    assert run("sim", "--seed", "17", "--trace").output == first.output
+
+
+def test_a_simulator_that_raises_is_a_failure_with_its_seed(simulator: FakeSimulator) -> None:
+    simulator.broken = {2}
+    result = run("sim", "--seeds", "3", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "seed 2 crashed the simulator" in result.output
+    assert "a bug of the simulator" in result.output
+    assert "tidelog sim --seed 2 --trace" in result.output
+    assert simulator.ran == [1, 2, 3]
+
+
+def test_plants_lists_each_bug_with_its_meaning(simulator: FakeSimulator) -> None:
+    result = run("sim", "--plants")
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "commit-on-dirty  count dirty entries as committed",
+        "trailing-ghost   end a recovery read with a ghost",
+    ]
+    assert simulator.ran == []
+
+
+def test_a_planted_bug_that_is_caught_is_success_and_ends_the_hunt(
+    simulator: FakeSimulator,
+) -> None:
+    result = run("sim", "--plant", "trailing-ghost", "--jobs", "1")
+    assert result.exit_code == 0
+    assert simulator.ran == [1, 2, 3]
+    assert "trailing-ghost is caught" in result.output
+    assert "tidelog sim --seed 3 --trace --plant trailing-ghost" in result.output
+
+
+def test_a_planted_bug_that_escapes_is_failure(simulator: FakeSimulator) -> None:
+    result = run("sim", "--plant", "trailing-ghost", "--seeds", "2", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "trailing-ghost was not caught by any of 2 seeds" in result.output
+
+
+def test_a_crash_of_the_simulator_does_not_count_as_catching_a_bug(
+    simulator: FakeSimulator,
+) -> None:
+    simulator.broken = {1}
+    result = run("sim", "--plant", "trailing-ghost", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "seed 1 crashed the simulator" in result.output
+
+
+def test_an_unknown_plant_is_refused_with_the_nearest_name(simulator: FakeSimulator) -> None:
+    result = run("sim", "--plant", "trailing-gost")
+    assert result.exit_code == 2
+    assert "Did you mean trailing-ghost?" in result.output
+    assert simulator.ran == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--seed", "1", "--seeds", "2"], "give one of them"),
+        (["--trace"], "add --seed S"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    simulator: FakeSimulator, arguments: list[str], sentence: str
+) -> None:
+    result = run("sim", *arguments)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert simulator.ran == []
+
+
+def test_short_work_shows_no_progress() -> None:
+    written = io.StringIO()
+    with Progress("seeds", 2, console=Console(file=written)) as progress:
+        progress.advance()
+        progress.advance()
+    assert written.getvalue() == ""
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_long_work_shows_how_far_it_is(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "BAR_SECONDS", 0.01)
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=terminal, width=100)
+    progress = Progress("seeds", 8, console=console, quiet=0.0)
+    for failed in (False, True, False):
+        progress.advance(failed=failed)
+    with progress:
+        # The only wait: until the thread has drawn once. A thread that never draws hits the
+        # time limit that every test has.
+        while "1 failed" not in written.getvalue():
+            time.sleep(0.001)
+    shown = written.getvalue()
+    assert ("3/8" if terminal else "3 of 8 seeds, 1 failed") in shown
