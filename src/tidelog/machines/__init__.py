@@ -1,0 +1,22 @@
+"""Deterministic folds of a partition's log: offset translation, producers, and an example."""
+
+from tidelog.machines.balances import Account, Balances
+from tidelog.machines.encoding import CorruptSnapshot
+from tidelog.machines.machine import NO_OBJECTION, Machine
+from tidelog.machines.machines import Machines
+from tidelog.machines.producers import Producers, Standing, Verdict
+from tidelog.machines.translation import Translation, UnknownOffset
+
+__all__ = [
+    "NO_OBJECTION",
+    "Account",
+    "Balances",
+    "CorruptSnapshot",
+    "Machine",
+    "Machines",
+    "Producers",
+    "Standing",
+    "Translation",
+    "UnknownOffset",
+    "Verdict",
+]
