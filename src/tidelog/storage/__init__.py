@@ -1,0 +1,40 @@
+"""One log on a disk: segments, append, flush, read, truncation, compaction, snapshots, the vote."""
+
+from tidelog.storage.cache import BatchCache
+from tidelog.storage.cleaning import AbortedTransaction
+from tidelog.storage.compaction import CompactionJob, CompactionResult
+from tidelog.storage.config import LogConfig
+from tidelog.storage.describe import LogDescription, SegmentDescription
+from tidelog.storage.disk import Disk, File, RealDisk
+from tidelog.storage.errors import DamagedLog, LocalError, StorageError
+from tidelog.storage.flush import FlushJob
+from tidelog.storage.log import Log, wall_ms
+from tidelog.storage.segment import SegmentPool
+from tidelog.storage.snapshots import SnapshotFiles, SnapshotInfo, SnapshotWriter
+from tidelog.storage.vote import NO_NODE, Vote, VoteFile
+
+__all__ = [
+    "NO_NODE",
+    "AbortedTransaction",
+    "BatchCache",
+    "CompactionJob",
+    "CompactionResult",
+    "DamagedLog",
+    "Disk",
+    "File",
+    "FlushJob",
+    "LocalError",
+    "Log",
+    "LogConfig",
+    "LogDescription",
+    "RealDisk",
+    "SegmentDescription",
+    "SegmentPool",
+    "SnapshotFiles",
+    "SnapshotInfo",
+    "SnapshotWriter",
+    "StorageError",
+    "Vote",
+    "VoteFile",
+    "wall_ms",
+]

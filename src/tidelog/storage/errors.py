@@ -1,0 +1,43 @@
+"""What can go wrong in this room, split by whose fault it is.
+
+`LocalError` is a bug in the code above (a batch that does not follow the log, a cut inside a
+batch). `StorageError` is the disk's fault, and is an `OSError` with its number, so that a caller
+can tell a full disk from a broken one. `DamagedLog` is the one kind that waiting or retrying
+cannot mend: bytes that were flushed are not there any more.
+"""
+
+import errno
+
+from tidelog.records import Offset
+
+
+class LocalError(Exception):
+    """The caller broke the contract: a bug on this side of the disk."""
+
+
+class StorageError(OSError):
+    """The disk refused or failed; `errno` is the cause's own, or EIO when there is none."""
+
+    def __init__(self, message: str, cause: OSError | None = None) -> None:
+        super().__init__((cause.errno if cause else None) or errno.EIO, message)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class DamagedLog(StorageError):
+    """Bytes that were flushed are gone or changed. Nothing was cut; somebody has to decide."""
+
+    path: str  # the file
+    position: int  # where in the file the damage begins
+    offset: Offset  # first log offset that may be affected, NO_OFFSET if none can be named
+
+    def __init__(self, path: str, position: int, offset: Offset, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged at position {position} (offset {offset}), below what was flushed: "
+            f"{reason}. Restore the file from a copy, or remove this replica's directory so that "
+            "it is rebuilt from its peers."
+        )
+        self.path = path
+        self.position = position
+        self.offset = offset

@@ -1,0 +1,314 @@
+"""Opening a log: what to trust, what to read again, where to cut.
+
+What a crash can leave behind, and why the result is always a log that existed:
+
+1. Appends go to the end of the newest segment, and a new segment is named by the offset after the
+   last one. If a crash takes the tail of a segment, or its name, the next name does not continue
+   the chain: it and all that follow were never flushed (a flush syncs every file and the
+   directory before it is credited), and are removed.
+2. A suffix truncation first lowers the recovery point, then removes whole segments, syncs the
+   directory, and only then cuts the last one. A cut file is synced before another segment is
+   created after it. So a segment that continues the chain is never one that was truncated before.
+3. A failed append is undone, and the undoing is synced, before anything else is written: the same
+   offset and term never had two contents.
+4. Prefix truncation records the new start first. Segments below it that are still there go.
+5. Compaction replaces a file by one that was synced before; either is right.
+
+Segments that end at or below the recovery point are trusted by their names, and the one it lies
+in up to its position: nothing of them is read. A file that is missing or too short there is
+damage, and is reported. Everything past the point is read with its checksums and cut at the first
+batch that is not sound; then it is synced, so that flushed = dirty is true from the start. The
+last segment and the directory are synced even if nothing was read: a killed process may have left
+a cut or a removal that only the page cache knows.
+
+If a sync failed before the log was opened (`MARKER` exists), what the page cache shows need not
+be on the disk, and syncing again would not put it there: the tail is copied to new files instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.records import NO_OFFSET, CorruptBatch, Offset
+from tidelog.storage.chain import Chain
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import Disk, File
+from tidelog.storage.errors import DamagedLog, StorageError
+from tidelog.storage.handles import Handle
+from tidelog.storage.index import SparseIndex, read_index
+from tidelog.storage.sealed import STAGING
+from tidelog.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SCAN_CHUNK,
+    OpenSegment,
+    Segment,
+    check_place,
+    parse_name,
+    scan,
+)
+from tidelog.storage.state import EMPTY, STATE_NAME, WHOLE, RecoveryPoint, StateFile
+
+# Exists while the page cache cannot be trusted.
+MARKER: Final = "log.poisoned"
+# What opening a file costs, in bytes of reading: the budget of recovery counts files by it.
+FILE_COST: Final = 64 * 1024
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What was found."""
+
+    chain: Chain
+    dirty: Offset
+    active: OpenSegment | None  # of the last segment, if the log may go on appending to it
+    point: RecoveryPoint  # at `dirty`
+    cost: int = 0  # bytes read, and FILE_COST a file
+
+
+@dataclass(slots=True)
+class _Tail:
+    """One segment past the recovery point, as the scan found it."""
+
+    segment: Segment
+    file: File
+    size: int  # sound bytes
+    torn: bool  # whether there are more
+    index: SparseIndex | None  # None if the scan did not begin at the beginning
+    scanned: int
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What to do to the disk, decided before anything is changed."""
+
+    chain: Chain = field(default_factory=Chain)
+    tails: list[_Tail] = field(default_factory=list)
+    dropped: list[Segment] = field(default_factory=list)
+
+
+def recover(disk: Disk, directory: str, config: LogConfig, state: StateFile) -> Recovered:
+    """Bring the directory into a state that a running log could have, durably; and say which."""
+    names = disk.list(directory)
+    _remove_leftovers(disk, directory, names)
+    segments = [Segment(directory, *key) for key in sorted(filter(None, map(parse_name, names)))]
+    if not state.load():
+        if segments:
+            path = f"{directory}/{STATE_NAME}"
+            raise DamagedLog(path, 0, segments[0].base, "the file is missing, the segments are not")
+        state.save(EMPTY)
+    plan = _Plan()
+    try:
+        _find(disk, config, state, segments, plan)
+        with _distrusting(disk, directory):
+            _settle(disk, directory, plan, distrusted=MARKER in names)
+    except BaseException:
+        for tail in plan.tails:
+            tail.file.close()
+        raise
+    return _open_end(disk, state, plan)
+
+
+def _remove_leftovers(disk: Disk, directory: str, names: list[str]) -> None:
+    """Remove files that were being written, and indexes whose segment is gone."""
+    logs = {name.removesuffix(LOG_SUFFIX) for name in names if parse_name(name)}
+    for name in names:
+        stem = name.removesuffix(STAGING)
+        kin = stem.removesuffix(INDEX_SUFFIX).removesuffix(LOG_SUFFIX)
+        ours = stem == STATE_NAME or parse_name(kin + LOG_SUFFIX) is not None
+        if ours and (name.endswith(STAGING) or (name.endswith(INDEX_SUFFIX) and kin not in logs)):
+            disk.remove(f"{directory}/{name}")
+
+
+def _find(
+    disk: Disk, config: LogConfig, state: StateFile, segments: list[Segment], plan: _Plan
+) -> None:
+    """Follow the chain: trusted segments by name, then the tail by reading it."""
+    start, point = state.state.start, state.state.point
+    while len(segments) > 1 and segments[1].base <= start:
+        plan.dropped.append(segments.pop(0))
+    if point.offset < start:
+        if segments and segments[0].base > start:  # what held `start` was lost, unflushed
+            plan.dropped += segments
+            return
+    elif not segments or segments[0].base > start:
+        raise _missing(state, segments, start)
+    for number, segment in enumerate(segments):
+        following = segments[number + 1] if number + 1 < len(segments) else None
+        if following and following.base - 1 <= point.offset:
+            segment.last = Offset(following.base - 1)
+            before = plan.chain.last
+            if segment.last < segment.base or (before and segment.term < before.term):
+                raise _misfit(segment, before or following)
+            plan.chain.add(segment)
+            continue
+        if not _find_tail(disk, config, state, segment, plan):
+            plan.dropped += segments[number:]
+            return
+        if plan.tails and plan.tails[-1].torn:
+            plan.dropped += segments[number + 1 :]
+            return
+
+
+def _find_tail(
+    disk: Disk, config: LogConfig, state: StateFile, segment: Segment, plan: _Plan
+) -> bool:
+    """Read one segment past the recovery point; False if it is not part of the log."""
+    start, point = state.state.start, state.state.point
+    before = plan.chain.last
+    if before and (segment.base != before.last + 1 or segment.term < before.term):
+        if segment.base <= point.offset:
+            raise _misfit(segment, before)
+        return False
+    position = 0
+    expected = segment.base
+    if start <= point.offset and segment.base <= point.offset:
+        if point.segment != segment.base:
+            raise _missing(state, [segment], Offset(max(start, segment.base)))
+        position, expected = point.position, Offset(point.offset + 1)
+    file = disk.open(segment.path)
+    try:
+        tail = _scan_tail(file, position, expected, segment, config.index_interval)
+    except BaseException:
+        file.close()
+        raise
+    if segment.last < max(segment.base, start):
+        file.close()
+        return False
+    plan.tails.append(tail)
+    plan.chain.add(segment)
+    return True
+
+
+def _scan_tail(file: File, first: int, expected: Offset, segment: Segment, interval: int) -> _Tail:
+    """Read from the recovery point to the first batch that is not sound."""
+    size = file.size()
+    segment.last = Offset(expected - 1)
+    if first == WHOLE:
+        segment.size = size
+        return _Tail(segment, file, size, torn=False, index=None, scanned=0)
+    if size < first:
+        reason = f"{first - size} bytes are missing at its end"
+        raise DamagedLog(segment.path, size, expected, reason)
+    index = SparseIndex(interval) if first == 0 else None
+    end = first
+    try:
+        for position, batch in scan(file, first, size):
+            check_place(batch, position, segment, expected)
+            batch.check_crc(position)
+            expected = Offset(batch.last_offset + 1)
+            end = position + batch.size
+            if index is not None:
+                index.note(batch, position)
+                if position == 0:
+                    segment.head = batch.type
+    except CorruptBatch:
+        pass  # where it begins is `end`; what it is does not matter, as it was never flushed
+    segment.last = Offset(expected - 1)
+    segment.size = end
+    return _Tail(segment, file, end, torn=end < size, index=index, scanned=size - first)
+
+
+def _settle(disk: Disk, directory: str, plan: _Plan, *, distrusted: bool) -> None:
+    """Make the plan true on the disk, and durable."""
+    marker = f"{directory}/{MARKER}"
+    for segment in reversed(plan.dropped):
+        remove_segment(disk, segment)
+    for tail in plan.tails:
+        if tail.torn and disk.exists(tail.segment.index_path):
+            disk.remove(tail.segment.index_path)
+    # Always, as a process that was killed may have left names that are not durable.
+    disk.sync_directory(directory)
+    for tail in plan.tails:
+        if distrusted:
+            _copy(disk, tail)
+        else:
+            if tail.torn:
+                tail.file.truncate(tail.size)
+            tail.file.sync()
+    if distrusted:
+        disk.sync_directory(directory)
+        disk.remove(marker)
+
+
+def _copy(disk: Disk, tail: _Tail) -> None:
+    """Write the sound part of a segment to a new file, which takes its name."""
+    staging = tail.segment.path + STAGING
+    copy = disk.open(staging, create=True)
+    try:
+        copy.truncate(0)
+        for position in range(0, tail.size, SCAN_CHUNK):
+            copy.append([tail.file.read(position, min(SCAN_CHUNK, tail.size - position))])
+        copy.sync()
+        disk.rename(staging, tail.segment.path)
+    except BaseException:
+        copy.close()
+        raise
+    tail.file.close()
+    tail.file = copy
+
+
+def _open_end(disk: Disk, state: StateFile, plan: _Plan) -> Recovered:
+    """Keep the last segment open, unless it is closed for good, and name the end of the log."""
+    chain = plan.chain
+    for tail in plan.tails[:-1]:
+        tail.file.close()
+    cost = sum(tail.scanned + FILE_COST for tail in plan.tails)
+    last = chain.last
+    if last is None:
+        dirty = Offset(state.state.start - 1)
+        return Recovered(chain, dirty, None, RecoveryPoint(dirty, NO_OFFSET, 0), cost)
+    if not plan.tails:  # all that follows the recovery point was dropped; the next append rolls
+        return Recovered(chain, last.last, None, RecoveryPoint(last.last, last.base, WHOLE), cost)
+    tail = plan.tails[-1]
+    if state.state.point == RecoveryPoint(last.last, last.base, WHOLE):
+        tail.file.close()
+        return Recovered(chain, last.last, None, state.state.point, cost)
+    if tail.index is None and not tail.scanned:
+        stored = read_index(disk, last.index_path)
+        tail.index = SparseIndex.decode(stored, last.size, last.base, last.last)
+    active = OpenSegment(Handle(tail.file), tail.index)
+    return Recovered(chain, last.last, active, RecoveryPoint(last.last, last.base, last.size), cost)
+
+
+def remove_segment(disk: Disk, segment: Segment) -> None:
+    """Remove a segment and its index; a name that is not there is no error."""
+    for path in (segment.index_path, segment.path):
+        with contextlib.suppress(FileNotFoundError):
+            disk.remove(path)
+
+
+def leave_marker(disk: Disk, directory: str) -> None:
+    """Remember that a sync failed, as well as a failing disk lets us. It need not be durable:
+    a crash of the machine empties the page cache, and then there is nothing to distrust.
+    """
+    with contextlib.suppress(OSError):
+        disk.open(f"{directory}/{MARKER}", create=True).close()
+
+
+@contextlib.contextmanager
+def _distrusting(disk: Disk, directory: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        leave_marker(disk, directory)
+        raise StorageError(
+            f"the log in {directory} could not be brought up: {error}. Mend the disk, then open "
+            "it again.",
+            error,
+        ) from error
+
+
+def _misfit(segment: Segment, other: Segment) -> DamagedLog:
+    reason = f"it cannot stand beside {other.path}, which has another term or the same offset"
+    return DamagedLog(segment.path, 0, segment.base, reason)
+
+
+def _missing(state: StateFile, segments: list[Segment], offset: Offset) -> DamagedLog:
+    found = segments[0].path if segments else "nothing"
+    point = state.state.point
+    reason = f"its segment is missing; {found} was found, flushed up to {point.offset}"
+    return DamagedLog(state.path, 0, offset, reason)

@@ -1,0 +1,220 @@
+"""The segments of a log and the end that is written to: what happens to files, and in which order.
+
+The `Log` decides; this is how files and chain follow. Every step that may fail leaves the chain
+as it was until the files have changed. The orders that a crash depends on (see `recovery.py`):
+
+- A file that was cut is synced before a segment is created after it, and before its own name is
+  removed by a prefix truncation.
+- Names that a suffix truncation removes are gone durably before the file before them is cut.
+- A file whose index is stored loses the index before it is cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from tidelog.records import Batch
+from tidelog.storage.appending import Run
+from tidelog.storage.chain import Chain
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import Disk, File
+from tidelog.storage.handles import Handle
+from tidelog.storage.index import SparseIndex, write_index
+from tidelog.storage.reader import Cut
+from tidelog.storage.recovery import remove_segment
+from tidelog.storage.segment import OpenSegment, Segment, SegmentPool, open_segment, sound
+
+
+class Tail:
+    """The chain of segments of one log, the last of them perhaps open for appending."""
+
+    active: OpenSegment | None  # of the last segment; None if the next append begins one
+    shrunk: bool  # whether the active file was cut since it was last synced
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        chain: Chain,
+        active: OpenSegment | None,
+        pool: SegmentPool,
+    ) -> None:
+        self.chain = chain
+        self.active = active
+        self.shrunk = False
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._pool = pool
+        # Files of the append at hand, by run: what `undo` has to take back.
+        self._writing: list[tuple[Run, File | None]] = []
+
+    def open(self, segment: Segment) -> OpenSegment:
+        """Return a segment's file and index, from the pool if it is a closed one."""
+        if self.active is not None and segment is self.chain.last:
+            return self.active
+        opened = self._pool.get(segment.path)
+        if opened is None:
+            opened = open_segment(self._disk, segment, self._config.index_interval)
+            self._pool.put(segment.path, opened)
+        return opened
+
+    def reopen(self, segment: Segment) -> None:
+        """Let go of a closed segment's file, because another one has its name now."""
+        self._pool.drop(segment.path)
+
+    def room(self, now: int) -> int:
+        """Return how many bytes the active segment may still take; 0 if it is to be closed."""
+        last = self.chain.last
+        if self.active is None or last is None or now - last.created >= self._config.segment_ms:
+            return 0
+        return max(self._config.segment_bytes - last.size, 0)
+
+    # --- Append ----------------------------------------------------------------------------------
+
+    def write(self, runs: Sequence[Run], now: int) -> None:
+        """Write runs to their files, then make them part of the chain."""
+        self._writing = []
+        for run in runs:
+            if run.fresh:
+                if self.shrunk:
+                    self.sync_shrunk()
+                self._writing.append((run, None))
+                file = self._disk.open(self._fresh(run).path, create=True)
+                self._writing[-1] = (run, file)
+            else:
+                assert self.active is not None
+                file = self.active.file
+                self._writing.append((run, file))
+            file.append([batch.data for batch in run.batches])
+        for run, written in self._writing:
+            if run.fresh:
+                assert written is not None
+                self._begin(run, written, now)
+            self.note(run.batches)
+
+    def undo(self) -> None:
+        """Take back, durably, what a failed `write` wrote."""
+        for run, file in self._writing:
+            if run.fresh:
+                if file is not None:
+                    file.close()
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.remove(self._fresh(run).path)
+            elif file is not None and self.chain.last is not None:
+                file.truncate(self.chain.last.size)
+                file.sync()
+        self._writing = []
+        self._disk.sync_directory(self._directory)
+
+    def _fresh(self, run: Run) -> Segment:
+        return Segment(self._directory, run.base, run.term)
+
+    def _begin(self, run: Run, file: File, now: int) -> None:
+        self.roll()
+        segment = self._fresh(run)
+        segment.size = 0
+        segment.created = now
+        segment.named = False
+        segment.head = run.batches[0].type
+        self.chain.add(segment)
+        self.active = OpenSegment(Handle(file), SparseIndex(self._config.index_interval))
+
+    def note(self, batches: Sequence[Batch]) -> None:
+        """Count batches that were written to the active file."""
+        segment, active = self.chain.last, self.active
+        assert segment is not None
+        assert active is not None
+        for batch in batches:
+            if active.index is not None:
+                active.index.note(batch, segment.size)
+            segment.size += batch.size
+        segment.last = batches[-1].last_offset
+
+    def roll(self) -> None:
+        """Close the active segment, storing its index."""
+        if self.active is not None and self.chain.last is not None:
+            self.store_index()
+            index = self.active.index
+            self.chain.last.max_time = None if index is None else index.max_time
+            self._pool.put(self.chain.last.path, self.active)
+            self.active = None
+
+    def store_index(self) -> None:
+        """Write the index of the active segment beside it. It may fail: it can be built again."""
+        segment = self.chain.last
+        if self.active is not None and self.active.index is not None and segment is not None:
+            content = self.active.index.encode(segment.size, segment.base, segment.last)
+            with contextlib.suppress(OSError):
+                write_index(self._disk, segment.index_path, content)
+
+    def sync_shrunk(self) -> None:
+        """Sync the active file if it was cut."""
+        if self.shrunk and self.active is not None:
+            self.active.file.sync()
+        self.shrunk = False
+
+    # --- Truncation ------------------------------------------------------------------------------
+
+    def remove_from(self, number: int) -> None:
+        """Remove segment `number` and all newer ones, durably."""
+        removed = [self.chain[each] for each in range(number, len(self.chain))]
+        for segment in reversed(removed):
+            remove_segment(self._disk, segment)
+        self._disk.sync_directory(self._directory)
+        self._release_active_of(removed)
+        self._forget(self.chain.remove_from(number))
+
+    def remove_before(self, number: int) -> None:
+        """Remove all segments older than `number`. What cannot be removed goes at the next open."""
+        removed = [self.chain[each] for each in range(number)]
+        for segment in removed:
+            with contextlib.suppress(OSError):
+                remove_segment(self._disk, segment)
+        self._release_active_of(removed)
+        self._forget(self.chain.remove_before(number))
+
+    def cut(self, number: int, cut: Cut, now: int) -> None:
+        """Remove the segments after `number` and the end of that one, which becomes active."""
+        segment = self.chain[number]
+        indexed = self._disk.exists(segment.index_path)
+        if indexed:
+            self._disk.remove(segment.index_path)
+        if indexed or number + 1 < len(self.chain):
+            self.remove_from(number + 1)
+        opened = self.open(segment)
+        index = opened.need_index(segment, self._config.index_interval)
+        opened.file.truncate(cut.position)
+        self.shrunk = True
+        if self.active is None:
+            self._pool.take(segment.path)
+            self.active = opened
+        opened.forget_hints()
+        for position, batch in sound(opened.file, index.cut(cut.position), cut.position, segment):
+            index.note(batch, position)
+        segment.size = cut.position
+        segment.last = cut.last
+        segment.created = now
+        segment.max_time = None
+        segment.generation += 1
+        if not cut.position:
+            segment.head = None
+
+    def _release_active_of(self, removed: list[Segment]) -> None:
+        if self.active is not None and self.chain.last in removed:
+            self.active.close()
+            self.active = None
+            self.shrunk = False
+
+    def _forget(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            self._pool.drop(segment.path)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        if self.active is not None:
+            self.active.close()
+            self.active = None
+        self._forget(list(self.chain))

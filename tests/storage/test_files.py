@@ -1,0 +1,226 @@
+"""Small files: the vote, sealed content, snapshots; whole or not there."""
+
+import random
+
+import pytest
+from crc32c import crc32c
+from tests.storage.faultdisk import FaultDisk
+
+from tidelog.records import Offset, Term
+from tidelog.storage import (
+    DamagedLog,
+    LocalError,
+    SnapshotFiles,
+    SnapshotInfo,
+    StorageError,
+    Vote,
+    VoteFile,
+)
+
+VOTE = Vote(Term(7), 2, 11, Offset(40))
+
+
+def test_there_is_no_vote_before_the_first() -> None:
+    assert VoteFile(FaultDisk(), "vote").load() is None
+
+
+def test_a_vote_is_read_back() -> None:
+    disk = FaultDisk()
+    VoteFile(disk, "vote").save(VOTE)
+    assert VoteFile(disk, "vote").load() == VOTE
+    assert disk.open_files == 0
+
+
+def test_a_vote_that_was_saved_survives_any_crash_and_a_crash_while_saving_leaves_old_or_new() -> (
+    None
+):
+    disk = FaultDisk()
+    file = VoteFile(disk, "vote")
+    file.save(VOTE)
+    later = Vote(Term(8), -1, 0, Offset(40))
+    rng = random.Random(0)
+    looked = set()
+
+    def look() -> None:
+        looked.update(VoteFile(each, "vote").load() for each in disk.outcomes(rng, 200))
+
+    disk.watch = look
+    file.save(later)
+    assert looked == {VOTE, later}
+    looked.clear()
+    look()
+    assert looked == {later}
+
+
+def test_a_save_that_failed_may_be_tried_again() -> None:
+    disk = FaultDisk()
+    file = VoteFile(disk, "vote")
+    file.save(VOTE)
+    later = Vote(Term(8), -1, 0, Offset(40))
+    for fault in range(2):
+        disk.failing_syncs = 1
+        if fault:
+            disk.failing_syncs, disk.room = 0, 3
+        with pytest.raises(OSError, match=r"sync|full"):
+            file.save(later)
+        assert file.load() in {VOTE, later}
+        disk.room = None
+    file.save(later)
+    for each in disk.outcomes(random.Random(0), 100):
+        assert VoteFile(each, "vote").load() == later
+
+
+def test_a_damaged_vote_is_reported() -> None:
+    disk = FaultDisk()
+    VoteFile(disk, "vote").save(VOTE)
+    whole = disk.content("vote")
+    for position in range(len(whole)):
+        content = bytearray(whole)
+        content[position] ^= 1
+        disk.overwrite("vote", bytes(content))
+        with pytest.raises(DamagedLog, match="vote is damaged"):
+            VoteFile(disk, "vote").load()
+    disk.overwrite("vote", whole[:3])
+    with pytest.raises(DamagedLog, match="shorter than its header"):
+        VoteFile(disk, "vote").load()
+
+
+# --- Snapshots -----------------------------------------------------------------------------------
+
+
+def info_of(content: bytes, offset: int = 99, term: int = 3) -> SnapshotInfo:
+    return SnapshotInfo(Offset(offset), Term(term), len(content), crc32c(content), b"metadata")
+
+
+def store(files: SnapshotFiles, content: bytes, offset: int = 99, term: int = 3) -> SnapshotInfo:
+    info = info_of(content, offset, term)
+    writer = files.create(info)
+    for at in range(0, len(content), 10):
+        assert writer.position == at
+        writer.write(content[at : at + 10])
+    writer.commit()
+    return info
+
+
+CONTENT = bytes(range(256)) * 2
+
+
+def test_a_snapshot_is_read_back_whole_and_in_pieces() -> None:
+    disk = FaultDisk()
+    info = store(SnapshotFiles(disk, "snapshots"), CONTENT)
+    files = SnapshotFiles(disk, "snapshots")
+    assert files.latest() == files.find(Offset(99)) == info
+    assert files.find(Offset(98)) is None
+    assert files.load(info) == CONTENT
+    pieces = [files.read(info, at, 100) for at in range(0, len(CONTENT), 100)]
+    assert b"".join(pieces) == CONTENT
+    assert files.read(info, len(CONTENT), 100) == b""
+    with pytest.raises(LocalError, match="outside"):
+        files.read(info, len(CONTENT) + 1, 1)
+    assert disk.open_files == 0
+
+
+def test_an_empty_snapshot_is_a_snapshot() -> None:
+    files = SnapshotFiles(FaultDisk(), "snapshots")
+    info = store(files, b"")
+    assert files.load(info) == b""
+
+
+def test_a_snapshot_is_visible_only_when_it_is_whole_at_any_crash() -> None:
+    disk = FaultDisk()
+    old = store(SnapshotFiles(disk, "snapshots"), b"old", offset=50)
+    rng = random.Random(2)
+    seen = set()
+
+    def look() -> None:
+        for each in disk.outcomes(rng, 60):
+            files = SnapshotFiles(each, "snapshots")
+            latest = files.latest()
+            assert latest is not None
+            seen.add(latest.offset)
+            assert files.load(latest) == (b"old" if latest == old else CONTENT)
+            assert not [name for name in each.list("snapshots") if "partial" in name]
+
+    disk.watch = look
+    files = SnapshotFiles(disk, "snapshots")
+    store(files, CONTENT, offset=60)
+    assert seen == {50, 60}
+    seen.clear()
+    look()
+    assert seen == {60}
+
+
+@pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT[:-1] + b"?"])
+def test_a_snapshot_that_is_not_what_was_announced_is_refused(content: bytes) -> None:
+    disk = FaultDisk()
+    files = SnapshotFiles(disk, "snapshots")
+    writer = files.create(info_of(CONTENT))
+    writer.write(content)
+    with pytest.raises(StorageError, match="Fetch it again"):
+        writer.commit()
+    assert files.latest() is None
+    assert disk.list("snapshots") == []
+
+
+def test_more_bytes_than_announced_are_refused() -> None:
+    writer = SnapshotFiles(FaultDisk(), "snapshots").create(info_of(b"abc"))
+    with pytest.raises(LocalError, match="4 bytes for a snapshot of 3"):
+        writer.write(b"abcd")
+
+
+def test_a_sync_that_fails_gives_the_snapshot_up() -> None:
+    disk = FaultDisk()
+    files = SnapshotFiles(disk, "snapshots")
+    writer = files.create(info_of(b"abc"))
+    writer.write(b"abc")
+    disk.failing_syncs = 1
+    with pytest.raises(OSError, match="sync failed"):
+        writer.commit()
+    with pytest.raises(LocalError, match="aborted"):
+        writer.commit()
+    assert files.latest() is None
+    store(files, b"abc")
+    for each in disk.outcomes(random.Random(0), 50):
+        assert SnapshotFiles(each, "snapshots").latest() == info_of(b"abc")
+
+
+def test_a_second_writer_of_a_snapshot_replaces_the_first() -> None:
+    files = SnapshotFiles(FaultDisk(), "snapshots")
+    first = files.create(info_of(CONTENT))
+    first.write(CONTENT[:100])
+    info = store(files, CONTENT)
+    with pytest.raises(LocalError, match="aborted"):
+        first.write(CONTENT[100:])
+    first.abort()
+    assert files.load(info) == CONTENT
+
+
+def test_old_snapshots_are_removed_and_the_newest_term_wins() -> None:
+    disk = FaultDisk()
+    files = SnapshotFiles(disk, "snapshots")
+    for offset, term in ((10, 1), (20, 1), (20, 4), (30, 4)):
+        store(files, b"%d" % term, offset, term)
+    found = files.find(Offset(20))
+    assert found is not None
+    assert found.term == 4
+    files.remove_before(Offset(20))
+    assert len(disk.list("snapshots")) == 3
+    with pytest.raises(StorageError, match="removed or replaced"):
+        files.load(info_of(b"1", 10, 1))
+
+
+def test_a_damaged_snapshot_is_reported() -> None:
+    disk = FaultDisk()
+    info = store(SnapshotFiles(disk, "snapshots"), CONTENT)
+    path = "snapshots/99-3-v1.snapshot"
+    whole = disk.content(path)
+    for position in (0, 5, 9, 30, 37, 41, 45, 48, 200, len(whole) - 1):
+        content = bytearray(whole)
+        content[position] ^= 1
+        disk.overwrite(path, bytes(content))
+        with pytest.raises(DamagedLog, match="99-3-v1"):
+            SnapshotFiles(disk, "snapshots").load(info)
+    for end in (0, 20, 45, len(whole) - 1):
+        disk.overwrite(path, whole[:end])
+        with pytest.raises(DamagedLog, match="99-3-v1"):
+            SnapshotFiles(disk, "snapshots")

@@ -1,0 +1,241 @@
+"""Opening a log: what is trusted, what is cut, what is reported."""
+
+import random
+
+import pytest
+from tests.storage.batches import batch, compact, flush, open_log, read_all
+from tests.storage.faultdisk import FaultDisk
+
+from tidelog.records import Offset, Term
+from tidelog.storage import DamagedLog, Log, LogConfig
+
+SMALL = LogConfig(segment_bytes=300, index_interval=100, recovery_bytes=1)
+LAZY = LogConfig(segment_bytes=300, index_interval=100)  # the recovery point stays at the start
+
+
+def written(disk: FaultDisk, config: LogConfig, count: int = 12) -> Log:
+    """Return a flushed log of `count` batches of two offsets."""
+    log = open_log(disk, config)
+    for number in range(count):
+        log.append([batch(2 * number, 2 * number + 1)])
+    flush(log)
+    return log
+
+
+def segments(disk: FaultDisk) -> list[str]:
+    """Return the paths of the segments, oldest first."""
+    found = [f"log/{name}" for name in disk.list("log") if name.endswith(".log")]
+    return sorted(found, key=lambda path: int(path.split("/")[1].split("-")[0]))
+
+
+def test_the_log_is_cut_at_the_first_bad_batch_that_was_not_flushed() -> None:
+    disk = FaultDisk()
+    log = written(disk, LAZY)
+    size = batch(0, 1).size
+    for number in range(12):
+        for position in (0, 9, 14, 18, 40, 70, size - 1):
+            damaged = next(disk.outcomes(random.Random(0), 1))
+            path = segments(damaged)[number // 3]
+            content = bytearray(damaged.content(path))
+            content[(number % 3) * size + position] ^= 0x41
+            damaged.overwrite(path, bytes(content))
+            found = open_log(damaged, LAZY)
+            # A changed base offset may look like a gap; nothing else survives.
+            assert found.dirty <= 2 * number - 1 or position == 0
+            found.check_invariants()
+    assert log.dirty == 23
+
+
+def test_damage_below_the_recovery_point_is_reported_and_nothing_is_cut() -> None:
+    disk = FaultDisk()
+    written(disk, SMALL)
+    disk.killed()
+    path = segments(disk)[1]
+    content = bytearray(disk.content(path))
+    content[70] ^= 1
+    disk.overwrite(path, bytes(content))
+    log = open_log(disk, SMALL)
+    assert log.dirty == 23
+    with pytest.raises(DamagedLog, match="rebuilt from its peers") as caught:
+        log.verify()
+    assert (caught.value.path, caught.value.position, caught.value.offset) == (path, 0, 6)
+    assert disk.content(path) == bytes(content)
+
+
+def test_a_damaged_header_below_the_recovery_point_is_found_by_a_read() -> None:
+    disk = FaultDisk()
+    written(disk, SMALL)
+    disk.killed()
+    path = segments(disk)[0]
+    content = bytearray(disk.content(path))
+    content[batch(0, 1).size + 16] = 9  # the magic of the second batch
+    disk.overwrite(path, bytes(content))
+    log = open_log(disk, SMALL)
+    with pytest.raises(DamagedLog, match="magic") as caught:
+        log.read(Offset(2), 100)
+    assert caught.value.path == path
+
+
+def test_a_segment_missing_below_the_recovery_point_is_reported() -> None:
+    for number in range(4):
+        disk = FaultDisk()
+        written(disk, SMALL)
+        disk.killed()
+        disk.delete(segments(disk)[number])
+        with pytest.raises(DamagedLog, match=r"missing|ends at offset"):
+            open_log(disk, SMALL).verify()
+
+
+def test_bytes_missing_below_the_recovery_point_are_reported() -> None:
+    disk = FaultDisk()
+    log = written(disk, SMALL, count=11)  # the last segment has room
+    disk.killed()
+    path = segments(disk)[-1]
+    disk.overwrite(path, disk.content(path)[:-1])
+    with pytest.raises(DamagedLog, match="1 bytes are missing"):
+        open_log(disk, SMALL)
+    assert log.dirty == 21
+
+
+def test_bytes_missing_in_a_closed_segment_are_found_by_a_read() -> None:
+    disk = FaultDisk()
+    written(disk, SMALL)
+    disk.killed()
+    path = segments(disk)[0]
+    disk.overwrite(path, disk.content(path)[: batch(0, 1).size])
+    log = open_log(disk, SMALL)
+    with pytest.raises(DamagedLog, match="ends at offset 1 instead of 5"):
+        log.read(Offset(0), 1)
+
+
+def test_a_state_file_that_is_missing_or_damaged_is_reported() -> None:
+    disk = FaultDisk()
+    written(disk, SMALL)
+    disk.killed()
+    whole = disk.content("log/log.state")
+    for content in (b"", whole[:5], b"XXXX" + whole[4:], whole[:-1] + b"\x77", whole + b"more"):
+        disk.overwrite("log/log.state", content)
+        with pytest.raises(DamagedLog, match=r"log\.state"):
+            open_log(disk, SMALL)
+    disk.delete("log/log.state")
+    with pytest.raises(DamagedLog, match="the segments are not"):
+        open_log(disk, SMALL)
+
+
+@pytest.mark.parametrize("config", [SMALL, LAZY])
+def test_indexes_that_are_missing_or_wrong_are_built_again(config: LogConfig) -> None:
+    disk = FaultDisk()
+    log = written(disk, config)
+    expected = [bytes(each.data) for each in read_all(log)]
+    disk.killed()
+    rng = random.Random(4)
+    names = [f"log/{name}" for name in disk.list("log") if name.endswith(".index")]
+    assert len(names) == 3
+    for round_ in range(20):
+        whole = {name: disk.content(name) for name in names}
+        for name in names:
+            content = bytearray(whole[name])
+            match round_ % 4:
+                case 0:
+                    disk.overwrite(name, b"")
+                case 1:
+                    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+                    disk.overwrite(name, bytes(content))
+                case 2:
+                    disk.overwrite(name, bytes(content[: rng.randrange(len(content))]))
+                case _:
+                    disk.overwrite(name, whole[rng.choice(names)])
+        found = open_log(disk, config)
+        for offset in rng.sample(range(24), 10):
+            assert bytes(found.read(Offset(offset), 1)[0].data) == expected[offset // 2]
+        for name in names:
+            disk.overwrite(name, whole[name])
+
+
+def test_opening_reads_only_what_is_past_the_recovery_point() -> None:
+    disk = FaultDisk()
+    config = LogConfig(segment_bytes=3000, recovery_bytes=1)
+    log = open_log(disk, config)
+    for number in range(300):
+        log.append([batch(number)])
+    flush(log)
+    log.append([batch(300)])
+    disk.killed()
+    before = disk.reads
+    assert open_log(disk, config).dirty == 300
+    assert disk.reads - before <= 4  # the state and the tail of one segment
+
+
+def test_a_killed_process_loses_nothing() -> None:
+    disk = FaultDisk()
+    log = open_log(disk, LAZY)
+    for number in range(20):
+        log.append([batch(number, term=1 + number // 7)])
+    found = open_log(disk.killed(), LAZY)
+    assert (found.dirty, found.flushed, found.draw()) == (19, 19, log.draw())
+    for outcome in disk.outcomes(random.Random(0), 50):
+        assert open_log(outcome, LAZY).dirty == 19
+
+
+def test_appending_goes_on_in_the_segment_where_it_stopped() -> None:
+    disk = FaultDisk()
+    log = open_log(disk)
+    log.append([batch(0)])
+    log.close()
+    log = open_log(disk)
+    log.append([batch(1)])
+    flush(log)
+    assert segments(disk) == ["log/0-1-v1.log"]
+    assert log.read(Offset(0), 10_000)[0].base_offset == 0
+
+
+def test_leftovers_of_a_crash_are_removed_and_other_files_are_not() -> None:
+    disk = FaultDisk()
+    written(disk, LAZY)
+    disk.killed()
+    mess = ["0-1-v1.log.staging", "0-1-v1.index.staging", "log.state.staging", "99-1-v1.index"]
+    others = ["vote", "vote.staging", "notes.txt", "x.index", "0-1-v2.log"]
+    for name in mess + others:
+        disk.open(f"log/{name}", create=True).close()
+    open_log(disk, LAZY)
+    assert not set(mess) & set(disk.list("log"))
+    assert set(others) <= set(disk.list("log"))
+
+
+def test_a_compacted_last_segment_is_trusted_at_its_new_size() -> None:
+    disk = FaultDisk()
+    log = open_log(disk)
+    log.append([batch(n, pairs=[(b"k", b"%d" % n)]) for n in range(10)])
+    flush(log)  # the recovery point is inside the file that compaction will replace
+    log.roll()
+    compact(log)
+    for outcome in disk.outcomes(random.Random(0), 50):
+        found = open_log(outcome)
+        assert found.dirty == 9
+        found.append([batch(10)])
+        assert flush(found) == 10
+        found.verify()
+
+
+def test_two_segments_at_one_offset_below_the_recovery_point_are_reported() -> None:
+    disk = FaultDisk()
+    written(disk, SMALL)
+    disk.killed()
+    path = segments(disk)[1]
+    disk.overwrite(path.replace("-1-v1", "-2-v1"), disk.content(path))
+    with pytest.raises(DamagedLog, match="cannot stand beside"):
+        open_log(disk, SMALL)
+
+
+def test_a_log_whose_front_was_cut_opens_without_its_old_segments() -> None:
+    disk = FaultDisk()
+    log = written(disk, SMALL)
+    copies = {path: disk.content(path) for path in segments(disk)}
+    log.truncate_prefix(Offset(13), Term(1))
+    disk.killed()
+    for path, content in copies.items():  # as if no removal had reached the disk
+        if not disk.exists(path):
+            disk.overwrite(path, content)
+    found = open_log(disk, SMALL)
+    assert (found.start, found.dirty) == (13, 23)
+    assert segments(disk)[0] == "log/12-1-v1.log"
