@@ -1,0 +1,1 @@
+"""A node: partitions driven by asyncio, the controller, membership and placement."""

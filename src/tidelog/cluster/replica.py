@@ -1,0 +1,631 @@
+"""One replica: the core, its log, its machines and its snapshots, made to work together.
+
+The replica does what the core says. It has no clock, task or thread of its own: whoever hosts it
+(an asyncio node, the simulator) brings messages and timers in as events and runs the blocking jobs
+it submits. Appends and truncations are done at once, because the page cache takes them; a flush, a
+vote, a snapshot file and a compaction are jobs, and their completion is an event.
+
+Rules:
+1. Events are taken one after another, also those that arise while one is being executed; the
+   answer to an `Append` goes before all others, as the core demands.
+2. At most one flush and one vote are under way; whatever was asked meanwhile is done with the next.
+3. A disk that refuses is survived: a full one refuses single writes, and `failed` says when only a
+   restart can help, as after a failed fsync. A failed replica acknowledges nothing.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from crc32c import crc32c
+
+from tidelog.machines import CorruptSnapshot, Machine, Machines, Producers, Standing, Translation
+from tidelog.raft import events as ev
+from tidelog.raft import messages as msg
+from tidelog.raft.configuration import Configuration, InvalidConfiguration
+from tidelog.raft.core import Core, Options
+from tidelog.raft.types import GroupId, HardState, Level, NodeId, Vnode
+from tidelog.records import (
+    NO_OFFSET,
+    Batch,
+    BatchType,
+    CorruptBatch,
+    Offset,
+    Term,
+    internal_batch,
+    internal_payload,
+)
+from tidelog.storage import (
+    BatchCache,
+    CompactionJob,
+    Disk,
+    FlushJob,
+    LocalError,
+    Log,
+    LogConfig,
+    SnapshotFiles,
+    SnapshotInfo,
+    SnapshotWriter,
+    StorageError,
+    Vote,
+    VoteFile,
+)
+
+Outcome = ev.Accepted | ev.Done | ev.Refused
+
+# How much of the log the machines take before other groups get a turn.
+APPLY_BYTES = 1024 * 1024
+NO_NODE = -1
+
+_SNAPSHOT = struct.Struct(">qqqII")  # offset, term, size, crc, bytes of configuration
+
+
+class Host(Protocol):
+    """What a replica needs from whoever runs it."""
+
+    def send(self, message: msg.Message) -> None: ...
+
+    def submit(
+        self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
+    ) -> None:
+        """Run a blocking job elsewhere, those of one lane in order; then call `done` here."""
+
+    def resolved(self, outcome: Outcome) -> None:
+        """A proposal, change, transfer, barrier or compaction got on, or ended."""
+
+    def role_changed(self, change: ev.RoleChanged) -> None: ...
+
+    def heard_leader(self) -> None:
+        """Restart the election timer."""
+
+    def leader_alive(self) -> bool:
+        """Whether the leader was heard within the base election timeout."""
+
+    def arm_flush(self) -> None:
+        """Something waits for the disk: step with `FlushDue` within the longest delay allowed."""
+
+
+class Replica:
+    def __init__(
+        self,
+        host: Host,
+        log: Log,
+        vote_file: VoteFile,
+        snapshots: SnapshotFiles,
+        machines: Machines,
+        core: Core,
+        clock: Callable[[], int],
+    ) -> None:
+        """Use `open`."""
+        self.host = host
+        self.log = log
+        self.vote_file = vote_file
+        self.snapshots = snapshots
+        self.machines = machines
+        self.core = core
+        self.failed: str | None = None  # why only a restart helps
+        self._clock = clock
+        self._producers = next((m for m in machines.machines if isinstance(m, Producers)), None)
+        self._events: deque[ev.Event] = deque()
+        self._stepping = False
+        self._flushing = False
+        self._flush_again = False
+        self._unsaved: deque[HardState] = deque()  # votes to persist, oldest first
+        self._saving = False
+        self._apply_goal = NO_OFFSET
+        self._apply_busy = False  # a snapshot batch is being saved, or others have their turn
+        self._restoring: msg.SnapshotMeta | None = None
+        self._incoming: tuple[msg.SnapshotMeta, SnapshotWriter] | None = None
+        self._compacting = False
+
+    @classmethod
+    def open(
+        cls,
+        host: Host,
+        disk: Disk,
+        directory: str,
+        *,
+        group: GroupId,
+        vnode: Vnode,
+        initial: Configuration | None,
+        options: Options,
+        log_config: LogConfig,
+        machines: Callable[[], Sequence[Machine]],
+        cache: BatchCache | None,
+        clock: Callable[[], int],
+    ) -> "Replica":
+        """Open what the directory holds, or begin there. The first step comes after `start`."""
+        disk.make_directory(directory)
+        log = Log.open(disk, f"{directory}/log", log_config, cache=cache, clock=clock)
+        vote_file = VoteFile(disk, f"{directory}/vote")
+        snapshots = SnapshotFiles(disk, f"{directory}/snapshots")
+        latest = snapshots.latest()
+        core = Core(
+            group,
+            vnode,
+            log,
+            hard=_hard_state(vote_file.load()),
+            initial=initial,
+            snapshot=_meta(latest) if latest is not None else None,
+            options=options,
+            leader_alive=host.leader_alive,
+        )
+        partition = Machines(machines(), Translation(log.start))
+        replica = cls(host, log, vote_file, snapshots, partition, core, clock)
+        replica._translate_log()
+        return replica
+
+    def start(self) -> None:
+        """Do what the core wants done before anything else."""
+        self._run(self.core.start())
+
+    def close(self) -> None:
+        if self._incoming is not None:
+            self._incoming[1].abort()
+        self.log.close()
+
+    # --- The way in -----------------------------------------------------------------------------
+
+    def step(self, event: ev.Event) -> None:
+        self._events.append(event)
+        if isinstance(event, ev.FlushDue):
+            self._save_vote()  # in case the disk refused it before
+        if not self._stepping:
+            self._run([])
+
+    def produce(self, token: int, batch: Batch, level: Level) -> None:
+        """Propose a client's batch; what an idempotent producer sends twice is written once."""
+        if batch.producer_id >= 0 and self._producers is not None:
+            if self.core.leading is None:
+                self.host.resolved(ev.Refused(token, ev.Refusal.NOT_LEADER))
+                return
+            if not self.core.ready:
+                self.host.resolved(ev.Refused(token, ev.Refusal.NOT_READY))
+                return
+            verdict = self._producers.check(batch)
+            if verdict.standing is Standing.DUPLICATE and verdict.last <= self.core.committed:
+                self.host.resolved(ev.Done(token, verdict.base))
+                return
+            if verdict.standing is not Standing.NEW:
+                self.host.resolved(ev.Refused(token, _WHY[verdict.standing]))
+                return
+        self.step(ev.Propose(token, (batch,), level))
+
+    def compact_now(self) -> None:
+        """Compact the closed segments that may be compacted, in the background."""
+        if self._compacting or self.failed is not None:
+            return
+        upto = min(self.core.collectible, self.machines.collectible())
+        job = self.log.prepare_compaction(upto, now=self._clock())
+        if job is not None:
+            self._compacting = True
+            self.host.submit("compact", job.run, lambda error: self._compacted(job, error))
+
+    def truncate_prefix(self, first_kept: Offset) -> bool:
+        """Remove the log's beginning, where a snapshot covers it; say whether it was done."""
+        core = self.core
+        bound = min(core.collectible, self.machines.collectible(), self.machines.applied)
+        if self.failed is not None or not self.log.start < first_kept <= bound + 1:
+            return False
+        term = self.log.term_of(Offset(first_kept - 1))
+        assert term is not None, first_kept
+        try:
+            self.log.truncate_prefix(first_kept, term)
+        except OSError as error:
+            self._fail(error)
+            return False
+        self.machines.prefix_truncated(self.log.start)
+        return True
+
+    # --- The outputs of the core ----------------------------------------------------------------
+
+    def _run(self, outputs: list[ev.Output]) -> None:
+        self._stepping = True
+        try:
+            while True:
+                for output in outputs:
+                    self._execute(output)
+                if not self._events:
+                    return
+                outputs = self.core.step(self._events.popleft())
+        finally:
+            self._stepping = False
+
+    def _execute(self, output: ev.Output) -> None:
+        match output:
+            case ev.Send(message):
+                self.host.send(message)
+            case ev.Append(batches):
+                self._append(batches)
+            case ev.Flush():
+                self._flush()
+            case ev.Persist(state):
+                self._unsaved.append(state)
+                self._save_vote()
+            case ev.ApplyUpTo(offset):
+                self._apply_goal = offset
+                self._apply()
+            case ev.Accepted() | ev.Done() | ev.Refused():
+                self.host.resolved(output)
+            case ev.HeardLeader():
+                self.host.heard_leader()
+            case ev.Truncate(first_removed):
+                self._change_log(lambda: self.log.truncate_suffix(first_removed))
+                self.machines.truncated(first_removed)
+            case ev.RoleChanged():
+                if self._producers is not None:
+                    self._producers.forget_accepted()
+                self.host.role_changed(output)
+            case ev.TakeSnapshot():
+                self._take_snapshot()
+            case ev.ShipInLog(snapshot):
+                self._ship_in_log(snapshot)
+            case ev.StoreChunk(snapshot, chunk):
+                self._store_chunk(snapshot, chunk)
+            case ev.SendChunk(request):
+                self._send_chunk(request)
+            case ev.ResetLog(snapshot):
+                start = Offset(snapshot.offset + 1)
+                self._change_log(lambda: self.log.reset(start, snapshot.term))
+                self.machines.log_reset(start)
+            case ev.Restore(snapshot):
+                self._restore(snapshot)
+            case ev.Collectible():
+                self._change_log(self.log.roll)
+                self.compact_now()
+
+    # --- Log ------------------------------------------------------------------------------------
+
+    def _append(self, batches: tuple[Batch, ...]) -> None:
+        try:
+            dirty = self.log.append(batches)
+        except OSError as error:
+            if self.log.poisoned:  # what was written could not be taken back
+                self._fail(error)
+            self._events.appendleft(ev.AppendFailed(str(error)))
+            return
+        for batch in batches:
+            self.machines.appended(batch)
+            if self._producers is not None and self.core.leading is not None:
+                self._producers.accept(batch)
+        self._events.appendleft(ev.Appended(dirty))
+        if self.log.flushed < dirty:
+            self.host.arm_flush()
+
+    def _change_log(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except OSError as error:
+            self._fail(error)
+
+    def _flush(self) -> None:
+        if self._flushing:
+            self._flush_again = True
+            return
+        if self.failed is not None:
+            return
+        try:
+            job = self.log.prepare_flush()
+        except OSError as error:  # an append could not be undone, and nothing is to be trusted
+            self._fail(error)
+            return
+        if job is not None:
+            self._flushing = True
+            self.host.submit("flush", job.run, lambda error: self._flushed(job, error))
+
+    def _flushed(self, job: FlushJob, error: OSError | None) -> None:
+        self._flushing = False
+        if error is not None:
+            self._fail(error)
+            return
+        upto = self.log.finish_flush(job)
+        if self._flush_again:
+            self._flush_again = False
+            self._flush()
+        self.step(ev.Flushed(upto))
+
+    def _compacted(self, job: CompactionJob, error: OSError | None) -> None:
+        # A round that failed left the log as it was; the next one tries again.
+        self._compacting = False
+        if error is None:
+            self._change_log(lambda: _ignore(self.log.finish_compaction(job)))
+
+    def _fail(self, error: OSError) -> None:
+        if self.failed is None:
+            self.failed = str(error)
+            self.log.poison(error)
+            self.step(ev.StorageLost(self.failed))
+
+    # --- Vote -----------------------------------------------------------------------------------
+
+    def _save_vote(self) -> None:
+        if self._saving or not self._unsaved:
+            return
+        self._saving = True
+        state = self._unsaved[-1]
+        vote = _vote(state)
+        self.host.submit(
+            "vote", lambda: self.vote_file.save(vote), lambda error: self._vote_saved(state, error)
+        )
+
+    def _vote_saved(self, state: HardState, error: OSError | None) -> None:
+        self._saving = False
+        if error is not None:
+            # The file is replaced as a whole, so trying again is safe. Until it succeeds this
+            # replica says nothing that depends on it.
+            self.host.arm_flush()
+            return
+        saved: HardState | None = None
+        while saved is not state:
+            saved = self._unsaved.popleft()
+            self.step(ev.Persisted(saved))
+        self._save_vote()
+
+    # --- Machines -------------------------------------------------------------------------------
+
+    def _translate_log(self) -> None:
+        """Tell the machines what the log holds already."""
+        position = self.log.start
+        while position <= self.log.dirty:
+            batches = self.log.read(position, APPLY_BYTES)
+            for batch in batches:
+                self.machines.appended(batch)
+            position = Offset(batches[-1].last_offset + 1)
+
+    def _apply(self) -> None:
+        """Feed the machines a stretch of the log, up to the goal or the next snapshot batch."""
+        applied = self.machines.applied
+        if self._apply_busy or self.failed is not None or self._restoring is not None:
+            return
+        if applied >= self._apply_goal:
+            return
+        shipped: Batch | None = None
+        batches: list[Batch] = []
+        for batch in self.log.read(Offset(applied + 1), APPLY_BYTES, upto=self._apply_goal):
+            batches.append(batch)
+            if batch.type is BatchType.SNAPSHOT and batch.count:
+                shipped = batch
+                break
+        self.machines.apply(batches)
+        if not batches:
+            self.machines.applied = self._apply_goal  # nothing there but a gap
+        self.step(ev.Applied(self.machines.applied))
+        if shipped is not None:
+            self._save_shipped(shipped)
+        elif self.machines.applied < self._apply_goal:
+            self._pause_apply("apply", _nothing, _ignore)
+
+    def _pause_apply(
+        self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
+    ) -> None:
+        """Go on applying after a job."""
+        self._apply_busy = True
+
+        def resume(error: OSError | None) -> None:
+            self._apply_busy = False
+            done(error)
+            self._apply()
+
+        self.host.submit(lane, job, resume)
+
+    def _restore(self, snapshot: msg.SnapshotMeta) -> None:
+        self._restoring = snapshot
+        loaded: list[bytes] = []
+
+        def load() -> None:
+            loaded.append(self.snapshots.load(_info(snapshot)))
+
+        def done(error: OSError | None) -> None:
+            self._restoring = None
+            if error is None:
+                try:
+                    self.machines.restore(loaded[0], snapshot.offset)
+                except CorruptSnapshot as corrupt:
+                    error = StorageError(str(corrupt))
+            if error is not None:
+                self._fail(error)
+                return
+            self._apply_goal = NO_OFFSET  # the core says anew how far
+            self._drop_old_snapshots()
+            self.step(ev.Restored(snapshot))
+
+        self.host.submit("snapshot", load, done)
+
+    # --- Snapshots ------------------------------------------------------------------------------
+
+    def _take_snapshot(self) -> None:
+        applied = self.machines.applied
+        state = self.machines.snapshot()
+        term = self.log.term_of(applied)
+        assert term is not None, applied
+        configuration = self.core.configuration_at(applied)
+        snapshot = msg.SnapshotMeta(applied, term, configuration, len(state), crc32c(state))
+        self.host.submit(
+            "snapshot",
+            lambda: self._write_snapshot(snapshot, state),
+            lambda error: self._snapshot_taken(snapshot, error),
+        )
+
+    def _write_snapshot(self, snapshot: msg.SnapshotMeta, state: bytes) -> None:
+        writer = self.snapshots.create(_info(snapshot))
+        try:
+            writer.write(state)
+            writer.commit()
+        except OSError:
+            writer.abort()
+            raise
+
+    def _snapshot_taken(self, snapshot: msg.SnapshotMeta, error: OSError | None) -> None:
+        if error is not None:
+            self.step(ev.SnapshotFailed(str(error)))
+        else:
+            self._drop_old_snapshots()
+            self.step(ev.SnapshotSaved(snapshot))
+
+    def _drop_old_snapshots(self) -> None:
+        latest = self.snapshots.latest()
+        if latest is not None and self._restoring is None:
+            self._change_log(lambda: self.snapshots.remove_before(latest.offset))
+
+    def _ship_in_log(self, snapshot: msg.SnapshotMeta) -> None:
+        try:
+            state = self.snapshots.load(_info(snapshot))
+        except OSError as error:
+            self._events.append(ev.SnapshotFailed(str(error)))
+            return
+        batch = internal_batch(BatchType.SNAPSHOT, encode_snapshot(snapshot, state))
+        self._events.append(ev.Propose(ev.INTERNAL, (batch,), Level.QUORUM))
+
+    def _save_shipped(self, batch: Batch) -> None:
+        """The machines met a snapshot batch: it is on disk before anything builds on it."""
+        snapshot, state = decode_snapshot(internal_payload(batch))
+        latest = self.snapshots.latest()
+        if latest is not None and latest.offset >= snapshot.offset:
+            self._events.append(ev.SnapshotApplied(snapshot))
+            self._pause_apply("apply", _nothing, _ignore)
+            return
+
+        def done(error: OSError | None) -> None:
+            # Without the file this replica just does not compact there.
+            if error is None:
+                self._drop_old_snapshots()
+                self.step(ev.SnapshotApplied(snapshot))
+
+        self._pause_apply("snapshot", lambda: self._write_snapshot(snapshot, state), done)
+
+    def _store_chunk(self, snapshot: msg.SnapshotMeta, chunk: msg.SnapshotChunk) -> None:
+        try:
+            writer = self._writer(snapshot, chunk.position)
+            if crc32c(chunk.data) != chunk.crc or writer.position != chunk.position:
+                raise StorageError("a chunk of a snapshot was damaged or out of place")
+            writer.write(chunk.data)
+        except (OSError, LocalError):
+            self._refuse_chunk(snapshot)
+            return
+        self._events.append(ev.ChunkStored(snapshot.offset, writer.position))
+        if writer.position == snapshot.size:
+            self._incoming = None
+            self.host.submit(
+                "snapshot", writer.commit, lambda error: self._received(snapshot, error)
+            )
+
+    def _writer(self, snapshot: msg.SnapshotMeta, position: int) -> SnapshotWriter:
+        incoming = self._incoming
+        if position == 0 or incoming is None or incoming[0] != snapshot:
+            if incoming is not None:
+                self._incoming = None
+                incoming[1].abort()
+            incoming = self._incoming = (snapshot, self.snapshots.create(_info(snapshot)))
+        return incoming[1]
+
+    def _refuse_chunk(self, snapshot: msg.SnapshotMeta) -> None:
+        if self._incoming is not None:
+            self._incoming[1].abort()
+            self._incoming = None
+        self._events.append(ev.ChunkRefused(snapshot.offset))
+
+    def _received(self, snapshot: msg.SnapshotMeta, error: OSError | None) -> None:
+        if error is not None:
+            self.step(ev.ChunkRefused(snapshot.offset))
+        else:
+            self._drop_old_snapshots()
+            self.step(ev.SnapshotSaved(snapshot))
+
+    def _send_chunk(self, request: msg.SnapshotRequest) -> None:
+        core = self.core
+        if core.hard != core.persisted:
+            return  # nothing with this term may leave yet; whoever asks will ask again
+        data = b""
+        info = self.snapshots.find(request.offset)
+        if info is not None and 0 <= request.position < info.size:
+            try:
+                data = self.snapshots.read(info, request.position, core.options.snapshot_chunk)
+            except OSError:
+                data = b""  # gone or unreadable: the other side looks elsewhere
+        self.host.send(
+            msg.SnapshotChunk(
+                core.group,
+                core.vnode,
+                request.source,
+                core.term,
+                request.offset,
+                request.position,
+                data,
+                crc32c(data),
+            )
+        )
+
+    # --- Looking at it --------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        self.core.check_invariants()
+        self.log.check_invariants()
+        self.machines.check_invariants()
+        assert self.core.appended == self.log.dirty, self
+        assert self.core.flushed <= self.log.flushed, self
+
+    def __str__(self) -> str:
+        return str(self.core) + (f" FAILED: {self.failed}" if self.failed is not None else "")
+
+
+# A retry of what is not committed yet has no answer yet: the client tries once more.
+_WHY = {
+    Standing.DUPLICATE: ev.Refusal.BUSY,
+    Standing.OUT_OF_ORDER: ev.Refusal.OUT_OF_ORDER,
+    Standing.FENCED: ev.Refusal.FENCED,
+}
+
+
+def encode_snapshot(snapshot: msg.SnapshotMeta, state: bytes) -> bytes:
+    """The payload of a snapshot batch."""
+    configuration = snapshot.configuration.encode()
+    head = _SNAPSHOT.pack(
+        snapshot.offset, snapshot.term, snapshot.size, snapshot.crc, len(configuration)
+    )
+    return head + configuration + state
+
+
+def decode_snapshot(payload: bytes) -> tuple[msg.SnapshotMeta, bytes]:
+    try:
+        offset, term, size, crc, length = _SNAPSHOT.unpack_from(payload)
+        state = payload[_SNAPSHOT.size + length :]
+        configuration = Configuration.decode(payload[_SNAPSHOT.size : _SNAPSHOT.size + length])
+    except (struct.error, InvalidConfiguration) as error:
+        raise CorruptBatch(0, f"the payload of a snapshot batch cannot be read: {error}") from error
+    if len(state) != size:
+        raise CorruptBatch(0, f"a snapshot batch holds {len(state)} bytes and announces {size}")
+    return msg.SnapshotMeta(Offset(offset), Term(term), configuration, size, crc), state
+
+
+def _info(snapshot: msg.SnapshotMeta) -> SnapshotInfo:
+    return SnapshotInfo(
+        snapshot.offset,
+        snapshot.term,
+        snapshot.size,
+        snapshot.crc,
+        snapshot.configuration.encode(),
+    )
+
+
+def _meta(info: SnapshotInfo) -> msg.SnapshotMeta:
+    configuration = Configuration.decode(info.metadata)
+    return msg.SnapshotMeta(info.offset, info.term, configuration, info.size, info.crc)
+
+
+def _vote(state: HardState) -> Vote:
+    node, revision = state.voted_for if state.voted_for is not None else (NO_NODE, 0)
+    return Vote(state.term, node, revision, state.compacted)
+
+
+def _hard_state(vote: Vote | None) -> HardState:
+    if vote is None:
+        return HardState()
+    voted_for = None if vote.node == NO_NODE else Vnode(NodeId(vote.node), vote.revision)
+    return HardState(vote.term, voted_for, vote.compacted)
+
+
+def _nothing() -> None: ...
+
+
+def _ignore(_: object) -> None: ...
