@@ -1,0 +1,85 @@
+"""The table of all invariants: what each is called, and when it is asked."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from tidelog.sim.facts import Case
+from tidelog.sim.invariants import clients, commit, election, log, snapshots
+from tidelog.sim.world import Failure
+
+Check = Callable[[Case], Iterator[str]]
+
+
+class When(Enum):
+    EVENT = "after every event"
+    END = "at rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    number: int
+    name: str
+    when: When
+    check: Check
+
+    def __str__(self) -> str:
+        return f"invariant {self.number}, {self.name}"
+
+
+class InvariantViolation(Failure):
+    """What should never be, and what was seen of it."""
+
+    def __init__(self, invariant: Invariant, facts: str) -> None:
+        super().__init__(f"{invariant}: {facts}")
+        self.number = invariant.number
+        self.name = invariant.name
+        self.facts = facts
+
+
+def _invariant(check: Check, when: When = When.EVENT) -> Invariant:
+    _, number, name = check.__name__.split("_", 2)
+    return Invariant(int(number), name.replace("_", " "), when, check)
+
+
+INVARIANTS: tuple[Invariant, ...] = (
+    _invariant(commit.invariant_01_commit_needs_a_durable_quorum),
+    _invariant(commit.invariant_02_commit_counts_only_the_own_term),
+    _invariant(commit.invariant_03_offsets_are_ordered),
+    _invariant(commit.invariant_04_commit_never_falls),
+    _invariant(election.invariant_05_one_leader_per_term),
+    _invariant(election.invariant_06_a_vote_is_durable_and_single),
+    _invariant(election.invariant_07_the_term_on_disk_never_falls),
+    _invariant(log.invariant_08_logs_match),
+    _invariant(commit.invariant_09_leaders_are_complete),
+    _invariant(log.invariant_10_committed_content_never_changes),
+    _invariant(log.invariant_11_truncation_removes_only_conflicts),
+    _invariant(log.invariant_12_a_crash_loses_only_what_was_dirty),
+    _invariant(log.invariant_13_a_flush_counts_only_what_is_on_disk),
+    _invariant(clients.invariant_14_an_acknowledgement_keeps_its_level),
+    _invariant(clients.invariant_15_no_failure_is_reported_as_success),
+    _invariant(clients.invariant_16_nothing_uncertain_is_visible),
+    _invariant(log.invariant_17_streams_are_contiguous),
+    _invariant(log.invariant_18_segments_have_one_term),
+    _invariant(snapshots.invariant_19_compaction_stays_below_the_bound),
+    _invariant(snapshots.invariant_20_a_snapshot_is_the_fold_of_everything),
+    _invariant(snapshots.invariant_21_a_snapshot_covers_what_is_gone),
+    _invariant(snapshots.invariant_22_an_install_moves_nothing_backwards),
+    _invariant(snapshots.invariant_23_every_entry_is_applied_once),
+    _invariant(election.invariant_24_configurations_change_one_step_at_a_time),
+    _invariant(commit.invariant_25_match_is_what_the_follower_holds),
+    _invariant(clients.invariant_26_epochs_end_where_they_ended),
+    _invariant(clients.invariant_27_client_offsets_count_data),
+    _invariant(clients.invariant_28_a_retry_is_written_once),
+    _invariant(election.invariant_29_no_write_after_the_hand_over),
+    _invariant(clients.invariant_30_replicas_end_equal, When.END),
+    _invariant(clients.invariant_31_the_clients_history_is_sound, When.END),
+)
+
+
+def judge(case: Case, when: When) -> None:
+    """Raise the first objection that any invariant has to a case."""
+    for invariant in INVARIANTS:
+        if when is When.END or invariant.when is When.EVENT:
+            for objection in invariant.check(case):
+                raise InvariantViolation(invariant, objection)

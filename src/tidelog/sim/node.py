@@ -1,0 +1,382 @@
+"""A node of the simulated world: one disk, one clock, one process that comes and goes.
+
+Theory of operation:
+- While the process is up there is one `Replica` for each group and one table of heartbeats, all
+  opened from the disk. A crash throws them away, with every timer and every job that was pending;
+  a restart opens them again. Nothing but the disk crosses a crash.
+- A blocking job takes simulated time. It runs when its time has come; the loop hears of it then, or
+  a little later, as from a thread. A crash finds the job at the head of each lane half done: as
+  many of its disk operations as chance decides have happened.
+- The disk may lose power in the middle of any step (`SimDisk.lose_power_in`); `guard` turns that
+  into a crash at that very point.
+- A replica that gave up on its disk is restarted, as a supervisor would do it.
+- Heartbeats and election timers of all groups are `raft.beats`, driven here as a real node would:
+  it hears of every step, every append and every reply, and says what is due.
+- The node's own clock may run at another rate than the world's and jump. All its timers follow it.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster.replica import Replica
+from tidelog.raft.beats import BeatOptions, Beats
+from tidelog.raft.configuration import Configuration
+from tidelog.raft.events import BeatDue, ElectionTimeout, Event, QuorumLost
+from tidelog.raft.messages import AppendReply, Message
+from tidelog.raft.types import GroupId, NodeId, Vnode
+from tidelog.sim.disk import PowerLost, SimDisk
+from tidelog.sim.host import GroupHost
+from tidelog.sim.observe import observe
+from tidelog.sim.scheduler import MS, Timer
+from tidelog.sim.world import Failure
+from tidelog.storage import BatchCache, DamagedLog
+
+if TYPE_CHECKING:
+    from tidelog.sim.world import World
+
+# What reaches a stopped process and waits in its sockets; the rest is lost.
+MAX_PAUSED: Final = 500
+# How long a supervisor takes to start a process again that died by itself.
+RESTART_DELAY: Final = (2 * MS, 200 * MS)
+# Where the world's wall clock begins, in milliseconds, so that no timestamp is zero.
+EPOCH_MS: Final = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LightBeat:
+    """All quiet groups of the sender that the receiver follows, as one message."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LightReply:
+    """Which of those groups the receiver does not follow."""
+
+    body: bytes
+
+
+class SimNode:
+    """One node. `alive` and `replicas` say what runs on it now."""
+
+    def __init__(self, world: World, node: NodeId, initial: Configuration | None) -> None:
+        self.world = world
+        self.id = node
+        self.revision = 0  # how often its disk was wiped
+        self.alive = False  # the process exists; it may be paused
+        self.paused = False  # alive, and nothing in it moves
+        self.replicas: dict[GroupId, Replica] = {}  # empty while the node is down
+        self.hosts: dict[GroupId, GroupHost] = {}  # empty while the node is down
+        self.beats: Beats | None = None  # None while the node is down
+        self.rng = world.random(f"node/{node}")
+        self.disk = SimDisk(world.random(f"disk/{node}"), rot=world.knobs.bit_rot)
+        self.shipping = world.knobs.shipping  # of the next start: an upgrade changes it
+        self.rate = 1.0  # seconds of its own clock in a second of the world
+        self.slow = 1  # by how much longer than usual its disk takes
+        self.crashes = 0
+        self._initial = initial  # of a disk that was never wiped
+        # What its replicas went by when the process last died.
+        first: tuple[Configuration, ...] = (initial,) if initial is not None else ()
+        self._last_configurations = dict.fromkeys(world.groups, first)
+        self._local = 0  # its own clock at `_since`
+        self._since = 0
+        self._skew_ms = 0  # by how much its wall clock was set ahead of its own
+        self._incarnation = 0  # timers of an earlier process do nothing
+        self._waiting: list[Callable[[], None]] = []  # what happens once it is resumed
+        self._guarding = False  # the product is running
+        self._beat_timer: Timer | None = None  # of the next look at the table of heartbeats
+        self._beat_due = 0  # when that is, on the node's own clock
+
+    @property
+    def vnode(self) -> Vnode:
+        """Who this node is since its disk was last wiped."""
+        return Vnode(self.id, self.revision)
+
+    def configurations(self) -> list[Configuration]:
+        """Return every configuration that its replicas go by, or may after a restart or a cut."""
+        return [
+            configuration
+            for group in self.world.groups
+            for configuration in self._configurations_of(group)
+        ]
+
+    def _configurations_of(self, group: GroupId) -> tuple[Configuration, ...]:
+        replica = self.replicas.get(group)
+        if replica is None:
+            return self._last_configurations[group]
+        core = replica.core
+        return (core.configuration, core.configuration_at(core.committed))
+
+    # --- Clock -----------------------------------------------------------------------------------
+
+    def local_time(self) -> int:
+        """Microseconds on the node's own clock, which never goes back."""
+        return self._local + int((self.world.now - self._since) * self.rate)
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 on the node's wall clock, which may jump."""
+        return EPOCH_MS + self.local_time() // MS + self._skew_ms
+
+    def set_clock(self, rate: float, jump_ms: int) -> None:
+        """Let the clock run at another rate from now on, and the wall clock jump."""
+        self._local, self._since = self.local_time(), self.world.now
+        self.rate = rate
+        self._skew_ms += jump_ms
+
+    def after(self, delay: int, name: str, callback: Callable[[], None]) -> Timer:
+        """Run something of this process after `delay` microseconds of its own clock.
+
+        It does not run if the process dies before, and waits while it is paused. Without a name it
+        is no event: the judge does not look at the world after it.
+        """
+        incarnation = self._incarnation
+
+        def fire() -> None:
+            if incarnation == self._incarnation:
+                if self.paused:
+                    self.on_resume(fire)
+                else:
+                    self.guard(callback)
+
+        world_delay = math.ceil(delay / self.rate)  # never early on the node's own clock
+        return self.world.at(world_delay, f"n{self.id} {name}" if name else "", fire)
+
+    # --- Life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the process, unless it runs: open everything from the disk."""
+        if self.alive:
+            return
+        self._incarnation += 1
+        self.alive = True
+        self.world.trace.note(self, None, f"starts as {self.vnode}")
+        try:
+            self._open()
+        except PowerLost:
+            self.crash(power=True, downtime=self.world.draw(self.rng, RESTART_DELAY))
+        except DamagedLog as damage:
+            raise Failure(f"n{self.id} found damage that nobody did: {damage}") from damage
+        except OSError as error:
+            # A full or failing disk: the process ends, and is started again until it works.
+            self.world.trace.note(self, None, f"cannot start: {error}")
+            self.crash(power=False, downtime=self.world.draw(self.rng, RESTART_DELAY))
+        except Failure:
+            raise
+        except Exception as error:
+            raise self._failure("while it started", error) from error
+        self._publish()
+
+    def _open(self) -> None:
+        world = self.world
+        knobs = world.knobs
+        cache = BatchCache(knobs.cache_bytes)
+        beats = BeatOptions(knobs.heartbeat // MS, knobs.election // MS)
+        self.beats = Beats(self.id, beats, self.rng)
+        for group in world.groups:
+            host = self.hosts[group] = GroupHost(self, group)
+            self.beats.add(group, self.vnode, self._beat_time())
+            replica = Replica.open(
+                host,
+                self.disk,
+                f"group-{group}",
+                group=group,
+                vnode=self.vnode,
+                initial=self._initial,
+                options=knobs.options(self.shipping),
+                log_config=knobs.log_config(),
+                machines=world.machines,
+                cache=cache,
+                clock=self.wall_ms,
+            )
+            self.replicas[group] = replica
+            observe(self, group, replica)
+            world.judge.on_open(self, group)
+            replica.start()
+
+    def crash(self, *, power: bool, downtime: int | None) -> None:
+        """End the process; with `power`, the whole machine. Start again after `downtime`."""
+        if self.alive:
+            self.world.trace.note(self, None, "loses power" if power else "is killed")
+            self.crashes += 1
+            self.disk.restore_power()
+            for group in self.replicas:
+                self._last_configurations[group] = self._configurations_of(group)
+            self.world.judge.on_crash(self, power=power)
+            for host in self.hosts.values():
+                host.leave_half_done()
+            self.disk.crash(power=power)
+            self.alive = self.paused = False
+            self._incarnation += 1
+            self._waiting.clear()
+            self.replicas.clear()
+            self.hosts.clear()
+            self.beats = None
+            self._beat_timer = None
+            self.world.forget(self.id)
+        if downtime is not None:
+            self.world.at(downtime, f"n{self.id} start", self.start)
+
+    def wipe(self) -> None:
+        """Replace the disk of a dead node; whoever it was, it is somebody else from now on."""
+        assert not self.alive, "a node is wiped while it runs"
+        self.world.trace.note(self, None, "is wiped")
+        self.world.judge.on_wipe(self)
+        self.disk.wipe()
+        self.revision += 1
+        self._initial = None
+        self._last_configurations = dict.fromkeys(self.world.groups, ())
+
+    def pause(self) -> None:
+        """Stop the process where it is, as SIGSTOP does; its clock goes on."""
+        if self.alive and not self.paused:
+            self.world.trace.note(self, None, "is paused")
+            self.paused = True
+
+    def resume(self) -> None:
+        """Let the process go on; everything that waited for it happens now, in order."""
+        if self.paused:
+            self.world.trace.note(self, None, "goes on")
+            self.paused = False
+            waiting, self._waiting = self._waiting, []
+            for number, callback in enumerate(waiting):
+                # Events of their own, so that the judge sees each, still in order.
+                self.world.at(number, f"n{self.id} catches up", callback)
+
+    def on_resume(self, callback: Callable[[], None]) -> None:
+        """Do this when the process goes on; forget it if too much waits already."""
+        if len(self._waiting) < MAX_PAUSED:
+            self._waiting.append(callback)
+
+    # --- What reaches the process -----------------------------------------------------------------
+
+    def step(self, group: GroupId, event: Event) -> None:
+        """Feed an event to a replica, if it runs."""
+        replica = self.replicas.get(group)
+        if replica is not None:
+            self.guard(lambda: replica.step(event))
+
+    def deliver(self, source: NodeId, payload: object) -> None:
+        """Take what arrived from another node."""
+        if self.paused:
+            self.on_resume(lambda: self.deliver(source, payload))
+        elif self.beats is None:
+            return
+        elif isinstance(payload, Message):
+            self._note_reply(payload)
+            self.step(payload.group, payload)
+        elif isinstance(payload, LightBeat):
+            reply = self.beats.heard_light(source, payload.body, self._beat_time())
+            self.world.network.send(
+                self.id, source, f"n{source} gets beat reply from n{self.id}", LightReply(reply)
+            )
+        elif isinstance(payload, LightReply):
+            self.beats.light_reply(source, payload.body, self._beat_time())
+
+    def send(self, message: Message) -> None:
+        """Hand a message of a replica to the network."""
+        self.world.judge.on_send(self, message)
+        name = f"n{message.target.id} gets {type(message).__name__} from n{self.id}"
+        self.world.network.send(self.id, message.target.id, name, message)
+
+    def answer(self, token: int, answer: object) -> None:
+        """Answer a client's request with something that is no outcome of a replica."""
+        self.world.answer(self, token, answer)
+
+    def guard(self, callback: Callable[[], None]) -> None:
+        """Run something of the product: a loss of power is a crash, any other error a failure."""
+        if self._guarding:
+            callback()
+            return
+        self._guarding = True
+        try:
+            callback()
+        except PowerLost:
+            self.crash(power=True, downtime=self.world.draw(self.rng, RESTART_DELAY))
+        except Failure:
+            raise
+        except Exception as error:
+            raise self._failure("", error) from error
+        finally:
+            self._guarding = False
+        self._publish()
+
+    # --- Heartbeats -------------------------------------------------------------------------------
+
+    def heard_leader(self, group: GroupId) -> None:
+        """Take note of an append of the leader, or of a vote, which has no leader yet."""
+        if self.beats is not None and (replica := self.replicas.get(group)) is not None:
+            core = replica.core
+            self.beats.heard(group, core.leader, core.term, self._beat_time())
+
+    def leader_alive(self, group: GroupId) -> bool:
+        """Whether the leader was heard within the base election timeout."""
+        return self.beats is not None and self.beats.leader_alive(group, self._beat_time())
+
+    def _beat_time(self) -> int:
+        return self.local_time() // MS
+
+    def _note_reply(self, message: Message) -> None:
+        """Take note that a follower answered, which is what keeps a leader in its place."""
+        if self.beats is None or not isinstance(message, AppendReply):
+            return
+        replica = self.replicas.get(message.group)
+        if replica is None or message.target != self.vnode or message.term != replica.core.term:
+            return
+        self.beats.replied(message.group, message.source, self._beat_time())
+
+    def _publish(self) -> None:
+        """Tell the table of heartbeats what the cores are now, and look after failed replicas."""
+        if self.beats is None:
+            return
+        now = self._beat_time()
+        for group, replica in self.replicas.items():
+            if replica.failed is not None:
+                self.world.trace.note(self, group, f"gave up: {replica.failed}")
+                self.crash(power=False, downtime=self.world.draw(self.rng, RESTART_DELAY))
+                return
+            core = replica.core
+            self.beats.publish(group, core.role, core.term, core.configuration, core.quiet, now)
+        self._wait_for_beat()
+
+    def _wait_for_beat(self) -> None:
+        """Keep one timer for when the table is due next. Looking at it is no event: no name."""
+        assert self.beats is not None
+        due = self.beats.next_due(self._beat_time()) * MS
+        if self._beat_timer is not None and self._beat_timer.pending:
+            if self._beat_due <= due:
+                return
+            self._beat_timer.cancel()
+        self._beat_due = due
+        self._beat_timer = self.after(due - self.local_time(), "", self._beat)
+
+    def _beat(self) -> None:
+        """Do what is due. Each step is an event of its own, so that the judge sees each."""
+        assert self.beats is not None
+        due = self.beats.tick(self._beat_time())
+        for group in due.elections:
+            self._due(group, "election timeout", ElectionTimeout())
+        for group in due.quorum_lost:
+            self._due(group, "quorum lost", QuorumLost())
+        for group, peer in due.full:
+            self._due(group, f"beat to {peer} due", BeatDue(peer))
+        for target, body in due.light.items():
+            name = f"n{target} gets beat from n{self.id}"
+            self.world.network.send(self.id, target, name, LightBeat(body))
+
+    def _due(self, group: GroupId, name: str, event: Event) -> None:
+        self.after(0, f"g{group} {name}", lambda: self.step(group, event))
+
+    # --- Looking at it ----------------------------------------------------------------------------
+
+    def _failure(self, when: str, error: Exception) -> Failure:
+        where = "".join(traceback.format_exception(error)).rstrip()
+        return Failure(f"n{self.id} raised {type(error).__name__} {when}: {error}\n{where}")
+
+    def __str__(self) -> str:
+        state = "paused" if self.paused else "up" if self.alive else "down"
+        return f"{self.vnode} {state}"

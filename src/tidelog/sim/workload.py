@@ -1,0 +1,450 @@
+"""The clients of a world: writers at every level, idempotent or not, and readers of three kinds.
+
+Rules:
+- A client behaves like a real one: it guesses who leads, gives up when nobody answers in time, and
+  believes only what it was told. What it lived through goes into the `History`.
+- A writer that is not idempotent sends a batch once, because it could not tell a retry from a
+  second write. An idempotent one sends the same batch with the same sequence until it is
+  acknowledged, whatever happens in between; if the store no longer knows its sequence (relaxed
+  writes were lost) it raises its epoch and goes on, and the fate of that batch is unknown.
+- Every batch moves money between accounts, and each of its records names the operation.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster.replica import Replica
+from tidelog.machines import Balances
+from tidelog.raft.epochs import NO_EPOCH, Fence, check_epoch
+from tidelog.raft.events import Accepted, Barrier, Done, Refusal, Refused
+from tidelog.raft.types import GroupId, Level, NodeId
+from tidelog.records import NO_OFFSET, NO_TERM, Batch, Codec, Offset, Record, Term, build_batch
+from tidelog.sim.history import OPERATION, Balance, Consumed, Fate, History, Operation, Seen
+from tidelog.sim.scheduler import MS, Timer
+from tidelog.sim.truth import GroupTruth
+
+if TYPE_CHECKING:
+    from tidelog.sim.node import SimNode
+    from tidelog.sim.world import World
+
+FETCH_BYTES: Final = 2_000
+# How often a client asks the cluster who leads, instead of trying somebody.
+ASKS_WHO_LEADS: Final = 0.85
+TOMBSTONES: Final = 0.05
+RETRY: Final = 10 * MS
+COMPRESSED: Final = 7  # each so many operations of a writer
+# Refusals after which the batch may still be, or become, part of the log.
+DOUBTFUL: Final = (Refusal.UNKNOWN, Refusal.TRUNCATED)
+# The producer is not known by these numbers any more.
+DISOWNED: Final = (Refusal.OUT_OF_ORDER, Refusal.FENCED)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One attempt to have a batch written."""
+
+    operation: Operation
+    level: Level
+    data: bytes
+    producer: tuple[int, int, int] | None  # id, epoch and base sequence
+
+
+class Clients:
+    """All clients of a world, as `world.Workload`."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._writers: list[Writer] = []
+        self._readers: list[Reader] = []
+
+    def start(self, world: World) -> None:
+        """Set every client going."""
+        knobs = world.knobs
+        for number in range(knobs.writers):
+            self._writers.append(Writer(world, self.history, f"writer-{number}", number))
+        kinds = (Consumer, Auditor, Checker)
+        for number in range(knobs.readers):
+            kind = kinds[number % len(kinds)]
+            self._readers.append(kind(world, self.history, f"reader-{number}"))
+        for client in (*self._writers, *self._readers):
+            client.begin()
+
+    def stop(self) -> None:
+        """Let every client finish; the first writer of each group writes once more."""
+        for reader in self._readers:
+            reader.stopped = True
+        for writer in self._writers:
+            writer.stopped = True
+        for last in self._last_writers():
+            self._writers.append(last)
+            last.write_now(Level.QUORUM)
+
+    def _last_writers(self) -> list[Writer]:
+        if not self._writers:
+            return []
+        world, count = self._writers[0].world, len(self._writers)
+        last = []
+        for number, group in enumerate(world.groups):
+            writer = Writer(world, self.history, f"last-{group}", count + number)
+            writer.group = group
+            writer.idempotent = True
+            writer.stopped = True
+            last.append(writer)
+        return last
+
+    def settled(self) -> bool:
+        """Whether every write has an answer, or its client has given up."""
+        return not any(writer.busy for writer in self._writers)
+
+    def complaints(self, group: GroupId, truth: GroupTruth) -> list[str]:
+        """What the clients have to say about a group when all is over."""
+        return list(self.history.judge(group, truth))
+
+
+class _Client:
+    """What all clients have: a name, a group, a guess at who leads, and a timer."""
+
+    def __init__(self, world: World, history: History, name: str) -> None:
+        self.world = world
+        self.history = history
+        self.rng: random.Random = world.random(f"client/{name}")
+        self.group = self.rng.choice(world.groups)
+        self.stopped = False
+        self._name = name
+        self._leader: NodeId | None = None
+        self._timer: Timer | None = None
+
+    @property
+    def name(self) -> str:
+        """A name that is unique in the world."""
+        return self._name
+
+    def begin(self) -> None:
+        """Wait a while, then act."""
+        pause = round(self.rng.expovariate(1 / self.world.knobs.think))
+        self._after(min(pause, 10 * self.world.knobs.think), "acts", self._act)
+
+    def _act(self) -> None:
+        raise NotImplementedError
+
+    def _after(self, delay: int, what: str, callback: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.world.at(delay, f"{self.name} {what}", callback)
+
+    def _target(self) -> NodeId:
+        """Whom to ask: the leader as far as this client knows, or anybody."""
+        if self._leader is None:
+            node = self.world.leader(self.group)
+            if node is not None and self.rng.random() < ASKS_WHO_LEADS:
+                self._leader = node.id
+            else:
+                return self.rng.choice(list(self.world.nodes))
+        return self._leader
+
+
+class Writer(_Client):
+    """Writes batches, one at a time."""
+
+    def __init__(self, world: World, history: History, name: str, producer: int) -> None:
+        super().__init__(world, history, name)
+        self.idempotent = self.rng.random() < world.knobs.idempotent
+        self._producer = 1_000 + producer
+        self._epoch = 0
+        self._sequence = 0
+        self._count = 0
+        self._operation: Operation | None = None  # that is under way
+        self._writes: dict[int, Write] = {}  # the attempts of that one, by token
+
+    @property
+    def busy(self) -> bool:
+        """Whether a write is under way."""
+        return self._operation is not None
+
+    def write(self, token: int) -> Write | None:
+        """What this client asked for with a token."""
+        return self._writes.get(token)
+
+    def _act(self) -> None:
+        if not self.stopped:
+            weights = self.world.knobs.levels
+            self.write_now(self.rng.choices(list(weights), list(weights.values()))[0])
+
+    def write_now(self, level: Level) -> None:
+        """Begin an operation."""
+        self._count += 1
+        name = f"{self.name}-{self._count}"
+        floor = self.history.floor(self.group)
+        self._operation = Operation(name, self.group, level, self._transfers(name), floor)
+        self.history.operations[name] = self._operation
+        self._try()
+
+    def _transfers(self, operation: str) -> list[Record]:
+        from tidelog.sim.look import true_ms
+
+        records = []
+        for delta in range(self.rng.randint(1, self.world.knobs.records)):
+            key = f"account-{self.rng.randrange(self.world.knobs.keys)}".encode()
+            amount = f"{self.rng.randint(-100, 100)}".encode()
+            value = None if self.rng.random() < TOMBSTONES else amount
+            header = (OPERATION, operation.encode())
+            records.append(Record(delta, true_ms(self.world), key, value, (header,)))
+        return records
+
+    def _try(self) -> None:
+        operation = self._operation
+        assert operation is not None
+        operation.attempts += 1
+        producer = (self._producer, self._epoch, self._sequence) if self.idempotent else None
+        identity = producer or (-1, -1, -1)
+        batch = build_batch(
+            operation.records,
+            codec=Codec.GZIP if self._count % COMPRESSED == 0 else Codec.NONE,
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            base_sequence=identity[2],
+        )
+        level = operation.level
+
+        def produce(_: SimNode, replica: Replica, token: int) -> None:
+            # A copy: the log stamps the batch in place, and a retry must begin from the original.
+            replica.produce(token, Batch.parse(bytearray(batch.data)), level)
+
+        token = self.world.ask(self, self._target(), self.group, produce)
+        self._writes[token] = Write(operation, level, bytes(batch.data), producer)
+        if level is Level.NONE and not self.idempotent:
+            self._finish(Fate.UNKNOWN)  # nobody listens
+        else:
+            self._after(self.world.knobs.patience, "gives up", self._give_up)
+
+    def _give_up(self) -> None:
+        self._leader = None
+        if self.idempotent and self._operation is not None:
+            self._try()
+        else:
+            self._finish(Fate.UNKNOWN)
+
+    def answered(self, token: int, answer: object) -> None:
+        """An outcome arrived, perhaps of an attempt that was given up long ago."""
+        write = self._writes.get(token)
+        if write is None or write.operation is not self._operation:
+            return
+        match answer:
+            case Done(offset=offset):
+                self.history.acknowledged(write.operation, offset)
+                self._finish(Fate.OK)
+            case Refused(why=why):
+                self._refused(write, why)
+            case Accepted():
+                pass
+
+    def _refused(self, write: Write, why: Refusal) -> None:
+        self._leader = None
+        if not self.idempotent:
+            self._finish(Fate.UNKNOWN if why in DOUBTFUL else Fate.FAILED)
+        elif why in DISOWNED and write.producer == (self._producer, self._epoch, self._sequence):
+            self._epoch += 1
+            self._sequence = 0
+            if self.stopped:
+                self._again()  # the last write has to be written
+            else:
+                self._finish(Fate.UNKNOWN)
+        else:
+            self._after(RETRY, "tries again", self._try)
+
+    def _again(self) -> None:
+        """Begin the same thing anew as an operation of its own: the first may yet be written."""
+        operation = self._operation
+        assert operation is not None
+        self._finish(Fate.UNKNOWN)
+        self.write_now(operation.level)
+
+    def _finish(self, fate: Fate) -> None:
+        operation = self._operation
+        assert operation is not None
+        operation.fate = fate
+        self._operation = None
+        self._writes.clear()
+        if self.idempotent and fate is Fate.OK:
+            self._sequence += len(operation.records)
+        if not self.stopped:
+            self.begin()
+        elif self._timer is not None:
+            self._timer.cancel()
+
+
+class Reader(_Client):
+    """Asks, and notes the answer; an answer that does not come is asked for again."""
+
+    def __init__(self, world: World, history: History, name: str) -> None:
+        super().__init__(world, history, name)
+        self._waiting: int | None = None  # for the answer to this token
+
+    def _act(self) -> None:
+        if not self.stopped:
+            self._after(self.world.knobs.patience, "gives up", self._give_up)
+            self._waiting = self._ask()
+
+    def _ask(self) -> int:
+        raise NotImplementedError
+
+    def _hear(self, answer: object) -> None:
+        raise NotImplementedError
+
+    def answered(self, token: int, answer: object) -> None:
+        """Only the answer to the newest question counts."""
+        if token == self._waiting:
+            self._waiting = None
+            self._hear(answer)
+            self.begin()
+
+    def _give_up(self) -> None:
+        self._waiting = None
+        self._leader = None
+        self.begin()
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The answer to a consumer."""
+
+    fence: Fence
+    epoch: Term
+    batches: tuple[Seen, ...] = ()
+    ghosts: int = 0
+    diverged: Offset | None = None  # where the log parts from what the consumer saw
+    start: Offset | None = None  # the log begins here, after what was asked for
+
+
+class Consumer(Reader):
+    """Follows the log from its beginning, on the leader or on a follower (seeds 3 and 5)."""
+
+    def __init__(self, world: World, history: History, name: str) -> None:
+        super().__init__(world, history, name)
+        self._consumed = Consumed(name, self.group)
+        history.consumed.append(self._consumed)
+        self._position = Offset(0)
+        self._epoch = NO_EPOCH
+
+    def _ask(self) -> int:
+        anywhere = self.rng.random() < 0.3
+        target = self.rng.choice(list(self.world.nodes)) if anywhere else self._target()
+        position, epoch = self._position, self._epoch
+        last = self._consumed.seen[-1] if self._consumed.seen else None
+
+        def fetch(node: SimNode, replica: Replica, token: int) -> None:
+            try:
+                answer = serve(replica, position, last, epoch, needs_leader=not anywhere)
+            except OSError:
+                return  # the disk failed: no answer
+            node.answer(token, answer)
+
+        return self.world.ask(self, target, self.group, fetch)
+
+    def _hear(self, answer: object) -> None:
+        assert isinstance(answer, Fetched)
+        if answer.fence is not Fence.PASS:
+            self._leader = None
+            if answer.fence is Fence.FENCED:
+                self._epoch = max(self._epoch, answer.epoch)
+            return
+        self._epoch = max(self._epoch, answer.epoch)
+        if answer.ghosts:
+            self.history.complain(self.group, f"{self.name} was given a ghost")
+        if answer.start is not None:
+            self._position = max(self._position, answer.start)
+        elif answer.diverged is not None:
+            self._forget(answer.diverged)
+        else:
+            self._consumed.seen += answer.batches
+            if answer.batches:
+                self._position = Offset(answer.batches[-1].last + 1)
+
+    def _forget(self, end: Offset) -> None:
+        seen = self._consumed.seen
+        while seen and seen[-1].last >= end:
+            self._consumed.dropped.append(seen.pop())
+        self._position = Offset(seen[-1].last + 1) if seen else Offset(0)
+
+
+def serve(
+    replica: Replica, position: Offset, last: Seen | None, epoch: int, *, needs_leader: bool
+) -> Fetched:
+    """What a broker answers to a fetch: epoch, then leadership, then divergence, then data."""
+    core, log = replica.core, replica.log
+    current = core.term
+    fence = check_epoch(epoch, current, needs_leader=needs_leader, is_leader=core.confirmed)
+    if fence is not Fence.PASS:
+        return Fetched(fence, current)
+    bound = min(core.visible, core.readable)
+    if position > bound + 1:
+        return Fetched(fence, current)  # not there yet
+    if position < log.start:
+        return Fetched(fence, current, start=log.start)
+    if last is not None and last.last == position - 1:
+        term, end = log.term_end(last.term)
+        if NO_TERM < term < last.term or end < position:
+            # A follower may be the one whose log will be cut: only the leader's word counts.
+            diverged = min(end, position) if core.confirmed else None
+            return Fetched(fence, current, diverged=diverged)
+    if position > bound:
+        return Fetched(fence, current)
+    found = log.read(position, FETCH_BYTES, upto=bound)
+    batches = tuple(Seen(each.base_offset, each.last_offset, each.term) for each in found)
+    return Fetched(fence, current, batches, sum(each.is_ghost for each in found))
+
+
+class Auditor(Reader):
+    """Reads all balances on any replica, as far as the replica may be read (seed 3)."""
+
+    def _ask(self) -> int:
+        target = self.rng.choice(list(self.world.nodes))
+
+        def audit(node: SimNode, replica: Replica, token: int) -> None:
+            offset = replica.machines.applied
+            if offset > replica.core.readable:
+                node.answer(token, None)
+                return
+            accounts = next(m for m in replica.machines.machines if isinstance(m, Balances))
+            shown = {
+                key: (account.balance, account.updates)
+                for key, account in accounts.accounts().items()
+            }
+            node.answer(token, Balance(self.name, str(node.vnode), offset, shown))
+
+        return self.world.ask(self, target, self.group, audit)
+
+    def _hear(self, answer: object) -> None:
+        if isinstance(answer, Balance):
+            self.history.balances.setdefault(self.group, []).append(answer)
+
+
+class Checker(Reader):
+    """Asks for a linearizable read point: it covers every write acknowledged before."""
+
+    def __init__(self, world: World, history: History, name: str) -> None:
+        super().__init__(world, history, name)
+        self._floor = NO_OFFSET
+
+    def _ask(self) -> int:
+        self._floor = self.history.floor(self.group)
+
+        def confirm(_: SimNode, replica: Replica, token: int) -> None:
+            replica.step(Barrier(token))
+
+        return self.world.ask(self, self._target(), self.group, confirm)
+
+    def _hear(self, answer: object) -> None:
+        if isinstance(answer, Done):
+            if answer.offset < self._floor:
+                self.history.complain(
+                    self.group,
+                    f"{self.name} was promised everything up to {answer.offset} after "
+                    f"{self._floor} was acknowledged",
+                )
+        else:
+            self._leader = None
