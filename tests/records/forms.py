@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from tidelog.records import arrow, builder
+from tidelog.records import arrow, builder, intake
 
 SOURCE = Path(builder.__file__).with_name("kernels.py")
 
@@ -67,5 +67,9 @@ def compile_in(directory: Path) -> Path | None:
 @contextmanager
 def using(form: Any) -> Iterator[None]:
     """Let the room run on one form."""
-    with mock.patch.object(builder, "kernels", form), mock.patch.object(arrow, "kernels", form):
+    with (
+        mock.patch.object(builder, "kernels", form),
+        mock.patch.object(arrow, "kernels", form),
+        mock.patch.object(intake, "kernels", form),
+    ):
         yield

@@ -11,6 +11,7 @@ from tidelog.records import (
     Codec,
     CorruptBatch,
     Offset,
+    OldFormat,
     Record,
     Term,
     TimestampType,
@@ -203,6 +204,66 @@ def test_a_header_that_is_cut_is_refused() -> None:
     for position in (-1, 25, 85, 1000):
         with pytest.raises(CorruptBatch, match="61 bytes"):
             Batch.parse(GOLDEN, position)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("size", [17, 34, 60, 61, 85])
+def test_messages_of_old_formats_are_told_from_damage(magic: int, size: int) -> None:
+    data = b"x" * 10 + patched(GOLDEN, magic=magic)[:size]
+    with pytest.raises(OldFormat, match=f"magic byte is {magic}") as raised:
+        Batch.parse(data, 10)
+    assert raised.value.position == 10
+
+
+@pytest.mark.parametrize("magic", [-1, 3, 127, -128])
+def test_a_version_that_never_was_is_damage(magic: int) -> None:
+    with pytest.raises(CorruptBatch, match=f"magic byte is {magic}") as raised:
+        Batch.parse(patched(GOLDEN, magic=magic))
+    assert not isinstance(raised.value, OldFormat)
+
+
+@pytest.mark.parametrize("kind", TimestampType)
+def test_a_new_time_changes_the_header_and_no_record(kind: TimestampType) -> None:
+    buffer = bytearray(GOLDEN)
+    batch = Batch.parse(buffer)
+    assert batch.set_time(1_900_000_000_000, kind) is batch
+    again = Batch.parse(bytes(buffer))
+    again.check_crc()
+    assert (again.max_timestamp, again.timestamp_type) == (1_900_000_000_000, kind)
+    assert (batch.max_timestamp, batch.timestamp_type, batch.crc) == (
+        again.max_timestamp,
+        again.timestamp_type,
+        again.crc,
+    )
+    assert again.records == GOLDEN[HEADER_SIZE:]
+    times = [record.timestamp for record in read_records(again)]
+    if kind is TimestampType.LOG_APPEND:
+        assert times == [1_900_000_000_000] * 2
+    else:
+        assert times == [record.timestamp for record in GOLDEN_RECORDS]
+
+
+def test_the_time_of_the_broker_can_be_taken_back() -> None:
+    batch = Batch.parse(bytearray(GOLDEN))
+    batch.set_time(1_900_000_000_000, TimestampType.LOG_APPEND)
+    batch.set_time(1_700_000_001_005, TimestampType.CREATE)
+    assert batch.data == GOLDEN
+
+
+def test_a_new_time_leaves_bytes_alone_that_cannot_change() -> None:
+    batch = Batch.parse(GOLDEN)
+    timed = batch.set_time(5, TimestampType.LOG_APPEND)
+    timed.check_crc()
+    batch.check_crc()
+    assert (batch.max_timestamp, timed.max_timestamp) == (1_700_000_001_005, 5)
+
+
+def test_a_time_that_does_not_fit_is_refused() -> None:
+    for time in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match="cannot have the time"):
+            Batch.parse(bytearray(GOLDEN)).set_time(time, TimestampType.CREATE)
+    with pytest.raises(ValueError, match="ghost"):
+        ghost(Offset(5), Offset(9), Term(1)).set_time(7, TimestampType.CREATE)
 
 
 def test_batches_are_parsed_one_after_the_other() -> None:

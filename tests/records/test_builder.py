@@ -217,6 +217,47 @@ def test_a_delete_horizon_is_set_once() -> None:
     assert list(read_records(fewer)) == [record for record in some_records(4) if odd(record)]
 
 
+def test_times_too_far_apart_make_no_batch() -> None:
+    far = [Record(0, 2**63 - 1, None, None), Record(1, -2, None, None)]
+    with pytest.raises(ValueError, match="too far"):
+        build_batch(far)
+    near = [Record(0, 2**63 - 1, None, None), Record(1, -1, None, None)]
+    assert list(read_records(build_batch(near))) == near
+
+
+def test_a_horizon_too_far_from_a_time_is_not_set_and_no_record_is_lost() -> None:
+    written = [Record(0, -(2**63), b"k", None), Record(1, -(2**63), b"k", b"v")]
+    batch = build_batch(written)
+    assert filter_batch(batch, lambda _: True, delete_horizon=HORIZON) is batch
+    fewer = filter_batch(batch, odd, delete_horizon=HORIZON)
+    assert fewer is not None
+    assert not fewer.has_delete_horizon
+    assert list(read_records(fewer)) == written[1:]
+
+
+def test_a_batch_with_the_brokers_time_is_rewritten_whatever_the_client_said() -> None:
+    batch = build_batch([Record(n, -(2**63), b"k", None) for n in range(2)])
+    batch.set_time(1_700_000_000_000, TimestampType.LOG_APPEND)
+    for horizon in (None, HORIZON):
+        fewer = filter_batch(batch, odd, delete_horizon=horizon)
+        assert fewer is not None
+        fewer.check_crc()
+        assert fewer.has_delete_horizon is (horizon is not None)
+        assert list(read_records(fewer)) == [Record(1, 1_700_000_000_000, b"k", None)]
+
+
+@pytest.mark.parametrize("epoch", [2**31, -(2**31) - 1])
+def test_a_marker_of_an_epoch_that_does_not_fit_is_refused(epoch: int) -> None:
+    with pytest.raises(ValueError, match="coordinator epoch"):
+        transaction_marker(
+            MarkerType.ABORT,
+            producer_id=1,
+            producer_epoch=0,
+            coordinator_epoch=epoch,
+            timestamp=0,
+        )
+
+
 def test_an_emptied_batch_still_tells_its_offsets_and_its_producers_sequence() -> None:
     batch = build_batch(
         some_records(5),

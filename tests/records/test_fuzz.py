@@ -5,6 +5,7 @@ behind it.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 
@@ -20,10 +21,13 @@ from tidelog.records import (
     Codec,
     CorruptBatch,
     Record,
+    RefusedBatch,
+    accept_batch,
     build_batch,
     parse_batches,
     read_marker,
     read_records,
+    survey_records,
 )
 from tidelog.records.arrow import to_arrow
 
@@ -62,7 +66,11 @@ def swallow(data: bytes) -> int:
         faults.append(fault(partial(_read, batch, found)))
         faults.append(fault(partial(_convert, batch)))
         assert (faults[-1] is None) == (faults[-2] is None)
+        if batch.count:
+            faults.append(fault(partial(survey_records, batch, LIMIT)))
+            assert (faults[-1] is None) == (faults[-2] is None)
         records += len(found)
+    faults.append(fault(partial(_accept, data)))
     for raised in filter(None, faults):
         assert raised.reason
         assert 0 <= raised.position <= LIMIT
@@ -71,6 +79,11 @@ def swallow(data: bytes) -> int:
 
 def _read(batch: Batch, found: list[Record]) -> None:
     found.extend(read_records(batch, LIMIT))
+
+
+def _accept(data: bytes) -> None:
+    with suppress(RefusedBatch):
+        accept_batch(data)
 
 
 def _convert(batch: Batch) -> None:

@@ -16,10 +16,12 @@ from tidelog.records.builder import (
     placeholder,
     read_marker,
     read_records,
+    recompress,
     transaction_marker,
 )
 from tidelog.records.codecs import MAX_DECOMPRESSED
-from tidelog.records.errors import CorruptBatch
+from tidelog.records.errors import CorruptBatch, OldFormat, RefusedBatch
+from tidelog.records.intake import Survey, accept_batch, survey_records
 from tidelog.records.types import (
     NO_OFFSET,
     NO_PRODUCER,
@@ -50,9 +52,13 @@ __all__ = [
     "Marker",
     "MarkerType",
     "Offset",
+    "OldFormat",
     "Record",
+    "RefusedBatch",
+    "Survey",
     "Term",
     "TimestampType",
+    "accept_batch",
     "build_batch",
     "empty_like",
     "filter_batch",
@@ -63,5 +69,7 @@ __all__ = [
     "placeholder",
     "read_marker",
     "read_records",
+    "recompress",
+    "survey_records",
     "transaction_marker",
 ]

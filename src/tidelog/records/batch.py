@@ -35,7 +35,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidelog.records.errors import CorruptBatch
+from tidelog.records.errors import CorruptBatch, OldFormat
 from tidelog.records.types import (
     NO_PRODUCER,
     BatchType,
@@ -51,6 +51,8 @@ HEADER_SIZE: Final = 61
 LENGTH_OVERHEAD: Final = 12
 MIN_LENGTH: Final = HEADER_SIZE - LENGTH_OVERHEAD
 MAGIC: Final = 2
+# The messages of versions 0 and 1 are shorter than our header, but have their version here as well.
+MAGIC_POSITION: Final = 16
 CRC_START: Final = 21
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
@@ -67,6 +69,9 @@ UNUSED_MASK: Final = ~0x7F7F
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _STAMP: Final = struct.Struct(">qii")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_MAX_TIMESTAMP_POSITION: Final = 35
 _CRC: Final = struct.Struct(">I")
 _unpack = HEADER.unpack_from
 
@@ -161,6 +166,25 @@ class Batch:
         self.term = term
         return self
 
+    def set_time(self, max_timestamp: int, timestamp_type: TimestampType) -> Batch:
+        """Say whose times the records have, and which is the largest; make the CRC anew.
+
+        With `LOG_APPEND`, every record has this time from now on, and not a byte of the records is
+        touched. With `CREATE`, a maximum that a client got wrong is put right. As with `stamp`, a
+        writable buffer is patched and this batch returned, and a read-only one is copied first.
+        """
+        if not -MAX_INT64 - 1 <= max_timestamp <= MAX_INT64 or self.is_ghost:
+            raise ValueError(f"{self} cannot have the time {max_timestamp}")
+        if self.data.readonly:
+            return Batch.parse(bytearray(self.data)).set_time(max_timestamp, timestamp_type)
+        self.attributes = self.attributes & ~LOG_APPEND_BIT | timestamp_type * LOG_APPEND_BIT
+        self.max_timestamp = max_timestamp
+        _ATTRIBUTES.pack_into(self.data, CRC_START, self.attributes)
+        _MAX_TIMESTAMP.pack_into(self.data, _MAX_TIMESTAMP_POSITION, max_timestamp)
+        self.crc = crc32c(self.data[CRC_START:])
+        _CRC.pack_into(self.data, CRC_START - _CRC.size, self.crc)
+        return self
+
     @property
     def records(self) -> memoryview:
         """The records section as it is stored, compressed or not."""
@@ -201,7 +225,7 @@ class Batch:
         return self.data == other.data if isinstance(other, Batch) else NotImplemented
 
     def __hash__(self) -> int:
-        """Hash what identifies a batch in a log, which `stamp` alone may change."""
+        """Hash what identifies a batch in a log, which only `stamp` and `set_time` change."""
         return hash((self.base_offset, self.last_offset, self.crc))
 
     def __str__(self) -> str:
@@ -268,9 +292,7 @@ def seal(
 
 def _parse(cls: type[Batch], view: memoryview, position: int) -> Batch:
     if not 0 <= position <= len(view) - HEADER_SIZE:
-        raise CorruptBatch(
-            position, f"a header takes {HEADER_SIZE} bytes and {len(view) - position} are left"
-        )
+        raise _no_header(view, position)
     (
         base,
         length,
@@ -302,6 +324,8 @@ def _parse(cls: type[Batch], view: memoryview, position: int) -> Batch:
         or (not count and size != HEADER_SIZE)
         or (kind is _GHOST and count)
     ):
+        if 0 <= magic < MAGIC:
+            raise _old_format(position, magic)
         raise CorruptBatch(position, _fault(view, position))
     batch = cls()
     batch.data = view[position : position + size]
@@ -320,6 +344,20 @@ def _parse(cls: type[Batch], view: memoryview, position: int) -> Batch:
     batch.count = count
     batch.type = kind
     return batch
+
+
+def _no_header(view: memoryview, position: int) -> CorruptBatch:
+    """Say why there is no header, where the buffer ends before a header would."""
+    left = len(view) - position
+    if position >= 0 and left > MAGIC_POSITION:
+        magic = view[position + MAGIC_POSITION]
+        if magic < MAGIC:
+            return _old_format(position, magic)
+    return CorruptBatch(position, f"a header takes {HEADER_SIZE} bytes and {left} are left")
+
+
+def _old_format(position: int, magic: int) -> OldFormat:
+    return OldFormat(position, f"the magic byte is {magic}, not {MAGIC}")
 
 
 def _fault(view: memoryview, position: int) -> str:

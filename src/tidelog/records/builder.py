@@ -14,17 +14,19 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final
 
 from tidelog.records import codecs, kernels
 from tidelog.records.batch import (
+    CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
     LOG_APPEND_BIT,
     MAX_INT32,
+    MAX_INT64,
     TRANSACTIONAL_BIT,
     TYPE_SHIFT,
     Batch,
@@ -133,6 +135,23 @@ def unpack(batch: Batch, limit: int = codecs.MAX_DECOMPRESSED) -> memoryview:
         raise CorruptBatch(HEADER_SIZE + error.position, f"{error.reason}, in {batch}") from None
 
 
+def recompress(batch: Batch, codec: Codec) -> Batch:
+    """Return the batch with its records packed another way; nothing else of it changes."""
+    return seal(
+        _with_header_room(codec, unpack(batch)),
+        attributes=batch.attributes & ~CODEC_MASK | codec,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+        count=batch.count,
+        base_offset=batch.base_offset,
+        term=batch.term,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+    )
+
+
 def internal_batch(type: BatchType, payload: bytes, *, timestamp: int = 0) -> Batch:
     """Build a batch of ours: one record without a key, whose value is the payload."""
     return build_batch([Record(0, timestamp, None, payload)], type=type)
@@ -183,6 +202,8 @@ def transaction_marker(
     timestamp: int,
 ) -> Batch:
     """Build the control batch that ends a producer's transaction in this partition."""
+    if not -MAX_INT32 - 1 <= coordinator_epoch <= MAX_INT32:
+        raise ValueError(f"coordinator epoch {coordinator_epoch} does not fit in a marker")
     key = _MARKER_KEY.pack(_MARKER_VERSION, type)
     value = _MARKER_VALUE.pack(_MARKER_VERSION, coordinator_epoch)
     return build_batch(
@@ -218,13 +239,21 @@ def filter_batch(
     """Return the batch with the records that `keep` keeps; None if that is not a single one.
 
     A batch that keeps all of them is returned as it is, unless a delete horizon is to be set. A
-    batch that has a horizon keeps the one it has.
+    batch that has a horizon keeps the one it has, and one with times so far from it that they
+    cannot be counted from it gets none: its tombstones stay, and no record is lost.
     """
     records = list(read_records(batch))
     kept = [record for record in records if keep(record)]
     if not kept:
         return None
-    sets_horizon = delete_horizon is not None and not batch.has_delete_horizon
+    sets_horizon = (
+        delete_horizon is not None
+        and not batch.has_delete_horizon
+        and (
+            batch.timestamp_type is TimestampType.LOG_APPEND
+            or all(_counts_from(delete_horizon, record) for record in kept)
+        )
+    )
     if len(kept) == len(records) and not sets_horizon:
         return batch
     if sets_horizon:
@@ -242,7 +271,11 @@ def _rebuild(
     batch: Batch, records: Sequence[Record], base_timestamp: int, attributes: int
 ) -> Batch:
     max_timestamp = batch.max_timestamp
-    if records and batch.timestamp_type is TimestampType.CREATE:
+    if batch.timestamp_type is TimestampType.LOG_APPEND:
+        # Nobody reads the times of the records then, and the one they share may be too far from a
+        # base timestamp that came from a client.
+        records = [replace(record, timestamp=base_timestamp) for record in records]
+    elif records:
         max_timestamp = max(record.timestamp for record in records)
     return seal(
         _with_header_room(batch.codec, _write_records(records, base_timestamp)),
@@ -273,6 +306,8 @@ def _write_records(records: Sequence[Record], base_timestamp: int) -> bytearray:
         if not last < record.offset_delta <= MAX_INT32:
             raise ValueError(f"offset delta {record.offset_delta} cannot follow {last} in a batch")
         last = record.offset_delta
+        if not _counts_from(base_timestamp, record):
+            raise ValueError(f"timestamp {record.timestamp} is too far from {base_timestamp}")
         body = bytearray(1)  # attributes
         _write_number(body, record.timestamp - base_timestamp)
         _write_number(body, record.offset_delta)
@@ -285,6 +320,11 @@ def _write_records(records: Sequence[Record], base_timestamp: int) -> bytearray:
         _write_number(section, len(body))
         section += body
     return section
+
+
+def _counts_from(base_timestamp: int, record: Record) -> bool:
+    """Tell whether the time of a record is within 64 bits of a base timestamp."""
+    return -MAX_INT64 - 1 <= record.timestamp - base_timestamp <= MAX_INT64
 
 
 def _write_run(body: bytearray, run: bytes | None) -> None:

@@ -1,7 +1,8 @@
-"""The one error this room raises about bytes that came from somewhere else.
+"""What is raised about bytes that came from somewhere else.
 
 Misuse by the caller (an offset that does not fit, a column of the wrong type) is `ValueError`: it
-is a bug on this side. Bytes that are no valid batch are `CorruptBatch`: somebody else's bug.
+is a bug on this side. Bytes that are no valid batch are `CorruptBatch`: somebody else's bug. A
+valid batch that a client may not write is a `RefusedBatch`.
 """
 
 
@@ -18,3 +19,24 @@ class CorruptBatch(Exception):
 
     def __str__(self) -> str:
         return f"no valid batch at position {self.position}: {self.reason}"
+
+
+class OldFormat(CorruptBatch):
+    """A message of version 0 or 1, as clients wrote it before Kafka 0.11.
+
+    It is a kind of its own because its sender is told to use a newer format, and not that its bytes
+    were damaged.
+    """
+
+
+class RefusedBatch(Exception):
+    """A valid batch that a client may not write: why not."""
+
+    reason: str  # as a sentence without its full stop
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason

@@ -277,6 +277,33 @@ def read(batch: Batch, section: memoryview) -> Iterator[Record]:
     cursor.close()
 
 
+def survey(batch: Batch, section: memoryview) -> tuple[int, int, int]:
+    """Check all records of one batch; return the least time, the largest, and how many lack a key.
+
+    The batch has at least one record.
+    """
+    cursor: Cursor = Cursor(batch, section)
+    left: cython.Py_ssize_t = batch.count
+    headers: cython.Py_ssize_t
+    earliest: cython.longlong = _MAX_INT64
+    latest: cython.longlong = -_MAX_INT64 - 1
+    without_key: cython.Py_ssize_t = 0
+    while left:
+        left -= 1
+        cursor.next_record()
+        earliest = min(earliest, cursor.timestamp)
+        latest = max(latest, cursor.timestamp)
+        if cursor.key_size < 0:
+            without_key += 1
+        headers = cursor.headers
+        while headers:
+            headers -= 1
+            cursor.next_header()
+        cursor.close_record()
+    cursor.close()
+    return earliest, latest, without_key
+
+
 @cython.final
 @cython.cclass
 class _Writer:
