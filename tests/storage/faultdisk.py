@@ -52,8 +52,9 @@ class Change:
 class FaultFile:
     """An open file."""
 
-    def __init__(self, disk: FaultDisk, inode: Inode) -> None:
+    def __init__(self, disk: FaultDisk, inode: Inode, path: str) -> None:
         self._disk = disk
+        self._path = path
         self._inode = inode
         self._open = True
         disk.open_files += 1
@@ -92,7 +93,7 @@ class FaultFile:
     def truncate(self, size: int) -> None:
         self._check()
         self._disk.before_change()
-        if self._disk.refuse_truncate:
+        if self._path.endswith(self._disk.refuse_truncate):
             raise OSError(errno.EIO, "the cut failed")
         if size == 0:
             # Whatever is written from here on is new to the disk, failed sync or not.
@@ -120,7 +121,7 @@ class FaultDisk:
     def __init__(self) -> None:
         self.room: int | None = None  # bytes until the disk is full
         self.failing_syncs = 0  # how many syncs to come will fail
-        self.refuse_truncate = False
+        self.refuse_truncate: str | tuple[str, ...] = ()  # ends of names of files not to be cut
         self.reads = 0
         self.open_files = 0
         self.most_open = 0
@@ -141,7 +142,7 @@ class FaultDisk:
             if self.room == 0:
                 raise OSError(errno.ENOSPC, "full")
             self._change(Change(path, Inode()))
-        return FaultFile(self, self._names[path])
+        return FaultFile(self, self._names[path], path)
 
     def exists(self, path: str) -> bool:
         return path in self._names or path in self._directories

@@ -110,7 +110,7 @@ class Model:
                 assert branch.cells[offset][0] == batch.term == log.term_of(Offset(offset))
         assert expected == log.dirty + 1
         found = records_of(read_all(log))
-        newest = {
+        newest: dict[bytes | None, int] = {
             cell[1][0]: offset
             for offset, cell in sorted(branch.cells.items())
             if cell[1] is not None and cell[1][0] is not None and offset <= self.compacted

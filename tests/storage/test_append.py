@@ -162,11 +162,11 @@ def test_an_append_that_cannot_be_undone_poisons_the_log() -> None:
     log = open_log(disk)
     log.append([batch(0)])
     disk.room = 10
-    disk.refuse_truncate = True
+    disk.refuse_truncate = ".log"
     with pytest.raises(StorageError, match="append to log failed"):
         log.append([batch(1)])
     disk.room = None
-    disk.refuse_truncate = False
+    disk.refuse_truncate = ()
     with pytest.raises(StorageError, match="Open it again"):
         log.append([batch(1)])
     log = open_log(disk.killed())

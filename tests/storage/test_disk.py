@@ -89,21 +89,21 @@ def test_ten_thousand_segments_are_opened_with_a_handful_of_files(tmp_path: Path
     batches = [batch(offset, size=1, time=offset) for offset in range(10_000)]
     for first in range(0, 10_000, 100):
         log.append(batches[first : first + 100])
-        assert descriptors() - before <= 8
+        assert descriptors() - before <= 8 + 1  # and one to append to
     assert len(log.describe().segments) == 10_000
-    assert descriptors() - before <= 8
+    assert descriptors() - before <= 8 + 1
     for offset in range(0, 10_000, 101):
         assert log.read(Offset(offset), 1)[0].base_offset == offset
         assert log.term_of(Offset(offset)) == 1
     assert log.offset_at_time(9_000) == (9_000, 9_000)
-    assert descriptors() - before <= 8
+    assert descriptors() - before <= 8 + 1
     log.truncate_prefix(Offset(9_900), Term(1))
     assert flush(log) == 9_999
     log.close()
-    assert descriptors() < before
+    assert descriptors() == before
     log = Log.open(disk, "log", config)
     assert (log.start, log.dirty) == (9_900, 9_999)
-    assert descriptors() - before <= 0
+    assert descriptors() - before <= 1
     log.close()
 
 

@@ -1,5 +1,6 @@
 """Small files: the vote, sealed content, snapshots; whole or not there."""
 
+import contextlib
 import random
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_vote_that_was_saved_survives_any_crash_and_a_crash_while_saving_leave
     file.save(VOTE)
     later = Vote(Term(8), -1, 0, Offset(40))
     rng = random.Random(0)
-    looked = set()
+    looked: set[Vote | None] = set()
 
     def look() -> None:
         looked.update(VoteFile(each, "vote").load() for each in disk.outcomes(rng, 200))
@@ -50,6 +51,33 @@ def test_a_vote_that_was_saved_survives_any_crash_and_a_crash_while_saving_leave
     looked.clear()
     look()
     assert looked == {later}
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+def kill_after(disk: FaultDisk, changes: int) -> None:
+    """Let the disk take so many changes more, and no other."""
+    left = iter(range(changes))
+
+    def count() -> None:
+        if next(left, None) is None:
+            raise Killed
+
+    disk.watch = count
+
+
+@pytest.mark.parametrize("changes", range(7))
+def test_a_vote_that_a_killed_process_left_is_durable_once_it_was_read(changes: int) -> None:
+    disk = FaultDisk()
+    VoteFile(disk, "vote").save(VOTE)
+    kill_after(disk, changes)
+    with contextlib.suppress(Killed):
+        VoteFile(disk, "vote").save(Vote(Term(8), -1, 0, Offset(40)))
+    found = VoteFile(disk.killed(), "vote").load()
+    for each in disk.outcomes(random.Random(0), 50):
+        assert VoteFile(each, "vote").load() == found
 
 
 def test_a_save_that_failed_may_be_tried_again() -> None:
@@ -150,6 +178,18 @@ def test_a_snapshot_is_visible_only_when_it_is_whole_at_any_crash() -> None:
     assert seen == {60}
 
 
+@pytest.mark.parametrize("changes", range(7))
+def test_a_snapshot_that_a_killed_process_left_is_durable_once_it_was_seen(changes: int) -> None:
+    disk = FaultDisk()
+    files = SnapshotFiles(disk, "snapshots")
+    kill_after(disk, changes)
+    with contextlib.suppress(Killed):
+        store(files, CONTENT)
+    found = SnapshotFiles(disk.killed(), "snapshots").latest()
+    for each in disk.outcomes(random.Random(0), 50):
+        assert SnapshotFiles(each, "snapshots").latest() == found
+
+
 @pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT[:-1] + b"?"])
 def test_a_snapshot_that_is_not_what_was_announced_is_refused(content: bytes) -> None:
     disk = FaultDisk()
@@ -176,7 +216,7 @@ def test_a_sync_that_fails_gives_the_snapshot_up() -> None:
     disk.failing_syncs = 1
     with pytest.raises(OSError, match="sync failed"):
         writer.commit()
-    with pytest.raises(LocalError, match="aborted"):
+    with pytest.raises(StorageError, match="given up"):
         writer.commit()
     assert files.latest() is None
     store(files, b"abc")
@@ -189,7 +229,7 @@ def test_a_second_writer_of_a_snapshot_replaces_the_first() -> None:
     first = files.create(info_of(CONTENT))
     first.write(CONTENT[:100])
     info = store(files, CONTENT)
-    with pytest.raises(LocalError, match="aborted"):
+    with pytest.raises(StorageError, match="given up"):
         first.write(CONTENT[100:])
     first.abort()
     assert files.load(info) == CONTENT
@@ -203,8 +243,12 @@ def test_old_snapshots_are_removed_and_the_newest_term_wins() -> None:
     found = files.find(Offset(20))
     assert found is not None
     assert found.term == 4
+    assert files.latest(Offset(29)) == found
+    assert files.latest(Offset(9)) is None
     files.remove_before(Offset(20))
     assert len(disk.list("snapshots")) == 3
+    files.remove_before(Offset(30), but=found)
+    assert len(disk.list("snapshots")) == 2
     with pytest.raises(StorageError, match="removed or replaced"):
         files.load(info_of(b"1", 10, 1))
 

@@ -1,5 +1,6 @@
 """Reading: limits, gaps, terms, times, configurations; from the cache and from the disk."""
 
+import itertools
 import random
 
 import pytest
@@ -19,7 +20,7 @@ from tests.storage.batches import (
 )
 from tests.storage.faultdisk import FaultDisk
 
-from tidelog.records import Batch, BatchType, Codec, Offset, Term, transaction_marker
+from tidelog.records import BatchType, Codec, Offset, Term, transaction_marker
 from tidelog.records import MarkerType as Marker
 from tidelog.storage import BatchCache, LocalError, Log, LogConfig
 
@@ -142,7 +143,7 @@ def test_filled_reads_are_contiguous_from_every_offset_and_keep_every_term(
         )
         assert not found[-1].is_ghost
         assert found[-1].last_offset <= upto
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in itertools.pairwise(found):
             assert after.base_offset == before.last_offset + 1
             assert not (before.is_ghost and after.is_ghost)
         for each in found:
@@ -203,7 +204,7 @@ def test_terms_are_known_at_the_edge_of_a_truncated_log() -> None:
     assert [log.term_of(Offset(each)) for each in (5, 6, 7)] == [None, 3, 3]
     assert log.first_of_term_at(Offset(9)) == 7
     assert log.first_of_term_at(Offset(6)) == 6
-    assert (log.term_end(Term(2)), log.term_end(Term(5))) == ((2, 7), (3, 10))
+    assert (log.term_end(Term(2)), log.term_end(Term(5))) == ((2, 6), (3, 10))
     log.truncate_prefix(Offset(10), Term(3))
     assert (log.last_term, log.term_of(Offset(9)), log.term_end(Term(4))) == (3, 3, (3, 10))
 
@@ -255,10 +256,9 @@ def test_time_lookup_agrees_with_reading_everything(times: list[int], wanted: in
 
 def test_the_newest_configuration_is_found_by_walking_back() -> None:
     log = open_log(FaultDisk(), SMALL)
-    batches: list[Batch] = []
-    for offset in range(60):
-        batches.append(configuration(offset) if offset in {7, 8, 40} else batch(offset))
-    log.append(batches)
+    log.append(
+        [configuration(each) if each in {7, 8, 40} else batch(each) for each in range(60)]
+    )
 
     def found(upto: int) -> int | None:
         configuration = log.last_configuration(Offset(upto))

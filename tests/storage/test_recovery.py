@@ -1,6 +1,8 @@
 """Opening a log: what is trusted, what is cut, what is reported."""
 
+import copy
 import random
+from collections.abc import Iterator
 
 import pytest
 from tests.storage.batches import batch, compact, flush, open_log, read_all
@@ -28,22 +30,53 @@ def segments(disk: FaultDisk) -> list[str]:
     return sorted(found, key=lambda path: int(path.split("/")[1].split("-")[0]))
 
 
-def test_the_log_is_cut_at_the_first_bad_batch_that_was_not_flushed() -> None:
-    disk = FaultDisk()
-    log = written(disk, LAZY)
+def damaged_copies(disk: FaultDisk) -> Iterator[tuple[FaultDisk, int, int]]:
+    """Yield what a killed process left, with one byte changed: also the batch and the position."""
     size = batch(0, 1).size
     for number in range(12):
         for position in (0, 9, 14, 18, 40, 70, size - 1):
-            damaged = next(disk.outcomes(random.Random(0), 1))
+            damaged = copy.deepcopy(disk).killed()
             path = segments(damaged)[number // 3]
             content = bytearray(damaged.content(path))
             content[(number % 3) * size + position] ^= 0x41
             damaged.overwrite(path, bytes(content))
-            found = open_log(damaged, LAZY)
-            # A changed base offset may look like a gap; nothing else survives.
-            assert found.dirty <= 2 * number - 1 or position == 0
-            found.check_invariants()
+            yield damaged, number, position
+
+
+def test_the_log_is_cut_at_the_first_bad_batch_that_was_not_flushed() -> None:
+    disk = FaultDisk()
+    log = open_log(disk, LAZY)
+    log.append([batch(2 * number, 2 * number + 1) for number in range(12)])
+    for damaged, number, position in damaged_copies(disk):
+        found = open_log(damaged, LAZY)
+        # A changed base offset may look like a gap; nothing else survives.
+        assert found.dirty <= 2 * number - 1 or position == 0
+        found.check_invariants()
     assert log.dirty == 23
+
+
+def test_damage_between_the_recovery_point_and_the_flush_mark_is_reported() -> None:
+    disk = FaultDisk()
+    written(disk, LAZY)
+    for damaged, number, position in damaged_copies(disk):
+        path = segments(damaged)[number // 3]
+        before = damaged.content(path)
+        if position == 0:
+            continue  # a changed base offset may look like a gap
+        with pytest.raises(DamagedLog, match="was flushed up to 23") as caught:
+            open_log(damaged, LAZY)
+        assert (caught.value.path, caught.value.offset) == (path, 2 * number)
+        assert caught.value.position == number % 3 * batch(0, 1).size
+        assert damaged.content(path) == before
+        assert damaged.open_files == 0
+
+
+def test_without_its_mark_a_flushed_log_is_cut_like_any_other() -> None:
+    disk = FaultDisk()
+    written(disk, LAZY)
+    for damaged, number, position in damaged_copies(disk):
+        damaged.delete("log/log.flushed")  # a power failure may take it: it is not synced
+        assert open_log(damaged, LAZY).dirty <= 2 * number - 1 or position == 0
 
 
 def test_damage_below_the_recovery_point_is_reported_and_nothing_is_cut() -> None:

@@ -132,10 +132,10 @@ def test_a_full_disk_refuses_to_lower_the_recovery_point_and_the_log_goes_on() -
 def test_a_cut_that_fails_half_way_poisons_the_log() -> None:
     disk = FaultDisk()
     log = filled(disk)
-    disk.refuse_truncate = True
+    disk.refuse_truncate = ".log"
     with pytest.raises(StorageError, match="could not be cut at offset 3"):
         log.truncate_suffix(Offset(3))
-    disk.refuse_truncate = False
+    disk.refuse_truncate = ()
     with pytest.raises(StorageError, match="Open it again"):
         log.append([batch(30, term=9)])
     again = open_log(disk.killed(), SMALL)
@@ -169,7 +169,7 @@ def test_segments_below_the_start_are_removed() -> None:
     log.truncate_prefix(Offset(20), Term(2))
     assert len(disk.list("log")) < before
     log.truncate_prefix(Offset(30), Term(2))
-    assert disk.list("log") == ["log.state"]
+    assert disk.list("log") == ["log.flushed", "log.state"]
 
 
 def test_the_start_never_falls_and_never_passes_the_end() -> None:

@@ -170,10 +170,12 @@ class Cleaner:
     now: int
     delete_retention_ms: int
     aborted: tuple[AbortedTransaction, ...]
+    live_bytes: int  # memory for producers with transactions that are not ended yet
     # Earliest horizon that was kept: when another round could remove more. None: no horizon.
     due: int | None = None
-    # Producers with transactional data kept since their last marker.
+    # Producers with transactional data kept since their last marker, as many as fit.
     _live: set[int] = field(default_factory=set)
+    _crowded: bool = False  # whether some did not fit: then every marker may be needed
 
     def clean(self, batch: Batch, segment_last: Offset) -> Batch | None:
         """Return what stays of a batch: itself, a smaller one in its place, or nothing."""
@@ -225,12 +227,18 @@ class Cleaner:
                 return None
             return empty_like(batch) if batch.count else batch
         if batch.is_transactional:
-            self._live.add(batch.producer_id)
+            self._note_live(batch.producer_id)
         return self._with_horizon(kept) if tombstones else kept
 
+    def _note_live(self, producer_id: int) -> None:
+        if len(self._live) < max(self.live_bytes // _SURVEY_COST, 1):
+            self._live.add(producer_id)
+        elif producer_id not in self._live:
+            self._crowded = True
+
     def _clean_marker(self, marker: Batch) -> Batch | None:
-        if marker.producer_id in self._live:
-            self._live.remove(marker.producer_id)
+        if marker.producer_id in self._live or self._crowded:
+            self._live.discard(marker.producer_id)
             return marker
         return None if self._has_expired(marker) else self._with_horizon(marker)
 

@@ -103,7 +103,7 @@ class CompactionJob:
 
     def _run(self) -> None:
         budget = self.config.key_map_bytes
-        survey = Survey(budget // 4)
+        survey = Survey(budget // 8)
         for segment in self.segments:
             with _blaming(segment):
                 for batch in self._batches(segment):
@@ -123,6 +123,7 @@ class CompactionJob:
             self.now,
             self.config.delete_retention_ms,
             self.aborted,
+            live_bytes=budget // 8,
         )
         for segment, generation in zip(self.segments, self.generations, strict=True):
             if segment.base > self.covered:

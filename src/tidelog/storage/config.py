@@ -28,7 +28,7 @@ class LogConfig:
     # that saw the data also sees its end. A day, as Kafka has it.
     delete_retention_ms: int = 24 * HOUR_MS
     # Memory that one round of compaction may use for the keys it has seen; more keys only mean
-    # more rounds. A key takes about 200 bytes, so this holds 335,000 of them.
+    # more rounds. Three quarters are for keys of about 200 bytes each, so this holds 250,000.
     key_map_bytes: int = 64 * MIB
     # The recovery point moves after so many flushed bytes, so this bounds what a restart reads
     # again: 64 MiB take a fraction of a second, and three more syncs per 64 MiB cost nothing.

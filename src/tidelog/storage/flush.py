@@ -46,6 +46,7 @@ class FlushJob:
         finally:
             self.release()
         self.done = True
+        self.state.mark_flushed(self.upto, self.truncations)
         if self.checkpoint:
             # The data is safe. A point that stays behind only makes the next start slower.
             with contextlib.suppress(OSError):

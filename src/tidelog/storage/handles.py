@@ -97,3 +97,8 @@ class HandlePool(Generic[T]):
         item = self._items.pop(key, None)
         if item is not None:
             item.close()
+
+    def clear(self) -> None:
+        """Close everything."""
+        while self._items:
+            self._items.popitem()[1].close()

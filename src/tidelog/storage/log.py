@@ -109,7 +109,23 @@ class Log(ReadableLog):
             with contextlib.suppress(OSError):  # the next start is slower, no more
                 state.raise_point(found.point, log.truncations, log._cleaned)
             log._unsaved = 0
+        state.mark_flushed(found.dirty, log.truncations)
         return log
+
+    def configure(self, config: LogConfig) -> None:
+        """Go on with other limits; what is written already stays as it is."""
+        if config.index_interval != self.config.index_interval:
+            raise LocalError("the interval of the index cannot be changed while a log is open")
+        self.config = config
+        self._tail.configure(config)
+
+    def share_pool(self, pool: SegmentPool) -> None:
+        """Hold closed segments open in a pool that other logs of this thread use as well.
+
+        A log that is opened in another thread begins with a pool of its own, because a pool belongs
+        to one thread.
+        """
+        self._tail.share(pool)
 
     @property
     def poisoned(self) -> bool:
@@ -124,6 +140,9 @@ class Log(ReadableLog):
         now = self._clock()
         room = self._tail.room(now)
         runs = plan_append(batches, self.dirty, self.last_term, room, self.config.segment_bytes)
+        if any(run.fresh for run in runs):
+            with self._poisoning("could not sync a file that was cut"):
+                self._tail.sync_shrunk()
         try:
             self._tail.write(runs, now)
         except OSError as error:
@@ -147,7 +166,7 @@ class Log(ReadableLog):
     def roll(self) -> None:
         """Close the active segment now; the next append begins another."""
         self._check_usable()
-        with self._poisoning("could not close a segment"):
+        with self._poisoning("could not sync a file that was cut"):
             self._tail.sync_shrunk()
         self._tail.roll()
 
@@ -307,7 +326,7 @@ class Log(ReadableLog):
             else:
                 self._state.lower_point(self._state.state.point)
             place = RecoveryPoint(Offset(start - 1), NO_OFFSET, 0)
-            self._state.save(LogState(start, prefix_term, place, Offset(start - 1)))
+            self._state.begin(LogState(start, prefix_term, place, Offset(start - 1)))
         self._tail.remove_before(len(self._chain))
         self.start = start
         self.dirty = self.flushed = Offset(start - 1)

@@ -16,8 +16,10 @@ What a crash can leave behind, and why the result is always a log that existed:
 
 Segments that end at or below the recovery point are trusted by their names, and the one it lies
 in up to its position: nothing of them is read. A file that is missing or too short there is
-damage, and is reported. Everything past the point is read with its checksums and cut at the first
-batch that is not sound; then it is synced, so that flushed = dirty is true from the start. The
+damage, and is reported. Everything past the point is read with its checksums up to the first batch
+that is not sound. If that is below the flush mark it is damage too; if not, it was never flushed as
+far as anybody knows, and the log is cut there. Then it is synced, so that flushed = dirty is true
+from the start. The
 last segment and the directory are synced even if nothing was read: a killed process may have left
 a cut or a removal that only the page cache knows.
 
@@ -74,11 +76,23 @@ class _Tail:
     """One segment past the recovery point, as the scan found it."""
 
     segment: Segment
-    file: File
+    file: File | None  # None while it is closed: only the newest one is held open
     size: int  # sound bytes
     torn: bool  # whether there are more
     index: SparseIndex | None  # None if the scan did not begin at the beginning
     scanned: int
+
+    def reopen(self, disk: Disk) -> File:
+        """Return the file, open."""
+        if self.file is None:
+            self.file = disk.open(self.segment.path)
+        return self.file
+
+    def close(self) -> None:
+        """Let go of the file; there may be more of these than a process may hold open."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 @dataclass(slots=True)
@@ -99,15 +113,16 @@ def recover(disk: Disk, directory: str, config: LogConfig, state: StateFile) -> 
         if segments:
             path = f"{directory}/{STATE_NAME}"
             raise DamagedLog(path, 0, segments[0].base, "the file is missing, the segments are not")
-        state.save(EMPTY)
+        state.begin(EMPTY)
     plan = _Plan()
     try:
         _find(disk, config, state, segments, plan)
+        _check_mark(state, plan)
         with _distrusting(disk, directory):
             _settle(disk, directory, plan, distrusted=MARKER in names)
     except BaseException:
         for tail in plan.tails:
-            tail.file.close()
+            tail.close()
         raise
     return _open_end(disk, state, plan)
 
@@ -178,6 +193,8 @@ def _find_tail(
     if segment.last < max(segment.base, start):
         file.close()
         return False
+    if plan.tails:
+        plan.tails[-1].close()
     plan.tails.append(tail)
     plan.chain.add(segment)
     return True
@@ -212,6 +229,22 @@ def _scan_tail(file: File, first: int, expected: Offset, segment: Segment, inter
     return _Tail(segment, file, end, torn=end < size, index=index, scanned=size - first)
 
 
+def _check_mark(state: StateFile, plan: _Plan) -> None:
+    """Raise `DamagedLog` if the log would end below what is known to have been flushed."""
+    start, marked = state.state.start, state.marked
+    last = plan.chain.last
+    end = Offset(start - 1) if last is None else last.last
+    if start <= marked and end < marked:
+        path, position = state.path, 0
+        rest = [segment for segment in plan.dropped if segment.base > end]
+        if plan.tails and plan.tails[-1].torn:
+            path, position = plan.tails[-1].segment.path, plan.tails[-1].size
+        elif rest:
+            path = rest[0].path
+        reason = f"the log ends there, and was flushed up to {marked}"
+        raise DamagedLog(path, position, Offset(end + 1), reason)
+
+
 def _settle(disk: Disk, directory: str, plan: _Plan, *, distrusted: bool) -> None:
     """Make the plan true on the disk, and durable."""
     marker = f"{directory}/{MARKER}"
@@ -222,40 +255,41 @@ def _settle(disk: Disk, directory: str, plan: _Plan, *, distrusted: bool) -> Non
             disk.remove(tail.segment.index_path)
     # Always, as a process that was killed may have left names that are not durable.
     disk.sync_directory(directory)
-    for tail in plan.tails:
+    for number, tail in enumerate(plan.tails):
+        file = tail.reopen(disk)
         if distrusted:
-            _copy(disk, tail)
+            _copy(disk, tail, file)
         else:
             if tail.torn:
-                tail.file.truncate(tail.size)
-            tail.file.sync()
+                file.truncate(tail.size)
+            file.sync()
+        if number + 1 < len(plan.tails):
+            tail.close()
     if distrusted:
         disk.sync_directory(directory)
         disk.remove(marker)
 
 
-def _copy(disk: Disk, tail: _Tail) -> None:
+def _copy(disk: Disk, tail: _Tail, file: File) -> None:
     """Write the sound part of a segment to a new file, which takes its name."""
     staging = tail.segment.path + STAGING
     copy = disk.open(staging, create=True)
     try:
         copy.truncate(0)
         for position in range(0, tail.size, SCAN_CHUNK):
-            copy.append([tail.file.read(position, min(SCAN_CHUNK, tail.size - position))])
+            copy.append([file.read(position, min(SCAN_CHUNK, tail.size - position))])
         copy.sync()
         disk.rename(staging, tail.segment.path)
     except BaseException:
         copy.close()
         raise
-    tail.file.close()
+    tail.close()
     tail.file = copy
 
 
 def _open_end(disk: Disk, state: StateFile, plan: _Plan) -> Recovered:
     """Keep the last segment open, unless it is closed for good, and name the end of the log."""
     chain = plan.chain
-    for tail in plan.tails[:-1]:
-        tail.file.close()
     cost = sum(tail.scanned + FILE_COST for tail in plan.tails)
     last = chain.last
     if last is None:
@@ -265,12 +299,12 @@ def _open_end(disk: Disk, state: StateFile, plan: _Plan) -> Recovered:
         return Recovered(chain, last.last, None, RecoveryPoint(last.last, last.base, WHOLE), cost)
     tail = plan.tails[-1]
     if state.state.point == RecoveryPoint(last.last, last.base, WHOLE):
-        tail.file.close()
+        tail.close()
         return Recovered(chain, last.last, None, state.state.point, cost)
     if tail.index is None and not tail.scanned:
         stored = read_index(disk, last.index_path)
         tail.index = SparseIndex.decode(stored, last.size, last.base, last.last)
-    active = OpenSegment(Handle(tail.file), tail.index)
+    active = OpenSegment(Handle(tail.reopen(disk)), tail.index)
     return Recovered(chain, last.last, active, RecoveryPoint(last.last, last.base, last.size), cost)
 
 

@@ -12,9 +12,14 @@
           36     4  size of the metadata
           40        metadata, then the content
 
-While chunks arrive the file has another name; it gets its own after size and checksum were found
-right and the bytes were synced. Partial files that a crash left are removed when the directory is
-opened.
+While chunks arrive the file has another name, which no other writer has; it gets its own after size
+and checksum were found right and the bytes were synced. Partial files that a crash left are removed
+when the directory is opened.
+
+Two threads come here: the loop, which asks, collects chunks and removes, and a worker, which
+commits and loads. A writer is used by one of them at a time, but may be given up by the other:
+whoever takes the file out of the writer decides what becomes of it, and the other finds nothing to
+do.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
+import threading
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,23 +56,30 @@ class SnapshotInfo:
 
 
 class SnapshotFiles:
-    """The snapshots in one directory. One thread at a time."""
+    """The snapshots in one directory."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
-        self._infos: dict[str, SnapshotInfo] = {}  # by name; few, as old ones are removed
+        self._lock = threading.Lock()  # never held while the disk works
+        # By name; few, as old ones are removed. Replaced, not changed: others may be reading it.
+        self._infos: dict[str, SnapshotInfo] = {}
         self._writers: dict[str, SnapshotWriter] = {}  # by name; those not committed or aborted
+        self._begun = 0  # writers so far, for names of partial files
         disk.make_directory(directory)
         for name in disk.list(directory):
             if name.endswith(PARTIAL):
                 disk.remove(self._path(name))
             elif _NAME.fullmatch(name):
                 self._infos[name] = self._read_header(name)
+        if self._infos:
+            # A process that was killed may have left names that are not durable yet.
+            disk.sync_directory(directory)
 
-    def latest(self) -> SnapshotInfo | None:
-        """Return the snapshot with the highest offset."""
-        return max(self._infos.values(), key=lambda info: (info.offset, info.term), default=None)
+    def latest(self, upto: Offset | None = None) -> SnapshotInfo | None:
+        """Return the snapshot with the highest offset, or the highest at or below `upto`."""
+        found = [info for info in self._infos.values() if upto is None or info.offset <= upto]
+        return max(found, key=lambda info: (info.offset, info.term), default=None)
 
     def find(self, offset: Offset) -> SnapshotInfo | None:
         """Return the snapshot at exactly this offset, of the newest term if there are several."""
@@ -76,10 +89,16 @@ class SnapshotFiles:
     def create(self, info: SnapshotInfo) -> SnapshotWriter:
         """Begin a snapshot; one that is being written under the same name is aborted."""
         name = _name(info)
-        if name in self._writers:
-            self._writers[name].abort()
-        self._writers[name] = SnapshotWriter(self, info)
-        return self._writers[name]
+        with self._lock:
+            before = self._writers.get(name)
+            self._begun += 1
+            partial = f"{name}.{self._begun}{PARTIAL}"
+        if before is not None:
+            before.abort()
+        writer = SnapshotWriter(self, info, self._path(partial))
+        with self._lock:
+            self._writers[name] = writer
+        return writer
 
     def read(self, info: SnapshotInfo, position: int, size: int) -> bytes:
         """Return a piece of the content, unchecked: whoever collects them checks the whole."""
@@ -98,12 +117,27 @@ class SnapshotFiles:
             raise DamagedLog(path, 0, info.offset, "the checksum does not fit the content")
         return content
 
-    def remove_before(self, offset: Offset) -> None:
-        """Remove the snapshots below an offset."""
-        for name, info in list(self._infos.items()):
-            if info.offset < offset:
+    def remove_before(self, offset: Offset, *, but: SnapshotInfo | None = None) -> None:
+        """Remove the snapshots below an offset, with one exception perhaps."""
+        for name, info in self._infos.items():
+            if info.offset < offset and info != but:
                 self._disk.remove(self._path(name))
-                del self._infos[name]
+                self._show(name, None)
+
+    def _show(self, name: str, info: SnapshotInfo | None) -> None:
+        """Let readers see another snapshot of this name, or none."""
+        with self._lock:
+            infos = {each: its for each, its in self._infos.items() if each != name}
+            self._infos = infos if info is None else {**infos, name: info}
+
+    def _take_file(self, writer: SnapshotWriter) -> File | None:
+        """Take the file out of a writer, once."""
+        with self._lock:
+            file, writer.file = writer.file, None
+            name = _name(writer.info)
+            if self._writers.get(name) is writer:
+                del self._writers[name]
+        return file
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
@@ -137,73 +171,94 @@ class SnapshotFiles:
 
 
 class SnapshotWriter:
-    """A snapshot on its way in."""
+    """A snapshot on its way in. Any failure gives it up for good."""
 
+    info: SnapshotInfo
     position: int  # bytes of content taken so far: where the next chunk begins
+    file: File | None  # None once it was committed or given up
 
-    def __init__(self, files: SnapshotFiles, info: SnapshotInfo) -> None:
+    def __init__(self, files: SnapshotFiles, info: SnapshotInfo, partial: str) -> None:
         self._files = files
-        self._info = info
-        self._partial = files._path(_name(info) + PARTIAL)
+        self._disk = files._disk
+        self._partial = partial
         self._crc = 0
+        self.info = info
         self.position = 0
-        self._file: File | None = files._disk.open(self._partial, create=True)
+        self.file = self._disk.open(partial, create=True)
         rest = _HEADER.pack(
             _MAGIC, 0, info.offset, info.term, info.size, info.crc, len(info.metadata)
         )[_SEALED_FROM:]
         seal = crc32c(rest + info.metadata)
-        try:
-            self._file.truncate(0)
-            self._file.append([_MAGIC, seal.to_bytes(4, "big"), rest, info.metadata])
-        except OSError:
-            self.abort()
-            raise
+        self._append(_MAGIC, seal.to_bytes(4, "big"), rest, info.metadata)
 
     def write(self, chunk: Buffer) -> None:
         """Take the next piece of the content."""
-        if self.position + len(chunk) > self._info.size:
+        if self.position + len(chunk) > self.info.size:
             raise LocalError(
-                f"{self.position + len(chunk)} bytes for a snapshot of {self._info.size}"
+                f"{self.position + len(chunk)} bytes for a snapshot of {self.info.size}"
             )
-        self._writing().append([chunk])
+        self._append(chunk)
         self._crc = crc32c(chunk, self._crc)
         self.position += len(chunk)
 
+    def _append(self, *buffers: Buffer) -> None:
+        file = self.file
+        if file is None:
+            raise self._given_up()
+        try:
+            file.append(buffers)
+        except OSError:
+            # A part may have been written: what follows would stand in the wrong place.
+            self.abort()
+            raise
+
     def commit(self) -> None:
         """Make the snapshot visible, if it is what it was announced to be; durable on return."""
-        file = self._writing()
-        if (self.position, self._crc) != (self._info.size, self._info.crc):
-            self.abort()
+        file = self._files._take_file(self)
+        if file is None:
+            raise self._given_up()
+        try:
+            with contextlib.closing(file):
+                self._check_content()
+                file.sync()
+            self._rename()
+        except OSError:
+            self._remove_partial()
+            raise
+
+    def _check_content(self) -> None:
+        info = self.info
+        if (self.position, self._crc) != (info.size, info.crc):
             raise StorageError(
-                f"the snapshot at offset {self._info.offset} arrived with {self.position} bytes, "
-                f"checksum {self._crc:#010x}; {self._info.size} bytes, checksum "
-                f"{self._info.crc:#010x} were announced. Fetch it again."
+                f"the snapshot at offset {info.offset} arrived with {self.position} bytes, "
+                f"checksum {self._crc:#010x}; {info.size} bytes, checksum {info.crc:#010x} were "
+                "announced. Fetch it again."
             )
-        file.sync()
-        self._let_go(file)
-        name = _name(self._info)
-        self._files._disk.rename(self._partial, self._files._path(name))
-        self._files._disk.sync_directory(self._files._directory)
-        self._files._infos[name] = self._info
+
+    def _rename(self) -> None:
+        """Give the file its name. Nobody sees it under that name before it would stay there."""
+        name = _name(self.info)
+        if self._files._infos.get(name) != self.info:
+            self._files._show(name, None)  # its file is about to be another one
+        self._disk.rename(self._partial, self._files._path(name))
+        self._disk.sync_directory(self._files._directory)
+        self._files._show(name, self.info)
 
     def abort(self) -> None:
-        """Give up; nothing of it stays."""
-        if self._file is not None:
-            self._let_go(self._file)
-            with contextlib.suppress(OSError):  # what stays is removed at the next start
-                self._files._disk.remove(self._partial)
+        """Give up; nothing of it stays. No effect on a writer that is being committed."""
+        file = self._files._take_file(self)
+        if file is not None:
+            file.close()
+            self._remove_partial()
 
-    def _let_go(self, file: File) -> None:
-        self._file = None
-        self._files._writers.pop(_name(self._info), None)
-        file.close()
+    def _remove_partial(self) -> None:
+        with contextlib.suppress(OSError):  # renamed already, or removed at the next start
+            self._disk.remove(self._partial)
 
-    def _writing(self) -> File:
-        if self._file is None:
-            raise StorageError(
-                f"the snapshot at offset {self._info.offset} was given up for another try"
-            )
-        return self._file
+    def _given_up(self) -> StorageError:
+        return StorageError(
+            f"the snapshot at offset {self.info.offset} was given up for another try"
+        )
 
 
 def _name(info: SnapshotInfo) -> str:

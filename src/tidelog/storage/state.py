@@ -5,10 +5,13 @@ Rules:
   a sync and lowered, durably, before a suffix truncation takes away what it covers.
 - Two threads write here: the loop (truncations) and the flush thread (a higher recovery point). One
   lock orders them, and a point that was fixed before a truncation is not saved after it.
+- The flush mark (`flushmark.py`) is higher than the point and follows the same rules, but is lost
+  more easily.
 - A write that fails may still have happened. Until the next one succeeds, the point on the disk
   counts as unknown, and lowering always writes.
 """
 
+import contextlib
 import struct
 import threading
 from dataclasses import dataclass, replace
@@ -17,6 +20,7 @@ from typing import Final
 from tidelog.records import NO_OFFSET, NO_TERM, Offset, Term
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import DamagedLog
+from tidelog.storage.flushmark import FlushMark
 from tidelog.storage.sealed import load_sealed, save_sealed
 
 STATE_NAME: Final = "log.state"
@@ -60,13 +64,20 @@ class StateFile:
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self.path = f"{directory}/{STATE_NAME}"
+        self._mark = FlushMark(disk, directory)
         self._lock = threading.Lock()
         self._certain = True  # whether the file is known to hold `state`
         self.state = EMPTY
         self.truncations = 0
 
+    @property
+    def marked(self) -> Offset:
+        """An offset that was flushed, at or past the recovery point or NO_OFFSET."""
+        return self._mark.offset
+
     def load(self) -> bool:
         """Read the file; False if there is none."""
+        self._mark.load()
         payload = load_sealed(self._disk, self.path, _MAGIC)
         if payload is None:
             return False
@@ -77,15 +88,23 @@ class StateFile:
         self.state = LogState(Offset(start), Term(term), point, Offset(cleaned))
         return True
 
-    def save(self, state: LogState) -> None:
-        """Replace the state; durable when this returns."""
+    def begin(self, state: LogState) -> None:
+        """Save the state of a log that is empty; durable when this returns."""
         with self._lock:
+            self._mark.create()
+            self._mark.lower(Offset(state.start - 1))
             self._save(state)
 
     def move_start(self, start: Offset, prefix_term: Term) -> None:
         """Let the log begin later; durable when this returns."""
         with self._lock:
             self._save(replace(self.state, start=start, prefix_term=prefix_term))
+
+    def mark_flushed(self, upto: Offset, truncations: int) -> None:
+        """Note that everything up to an offset is on the disk, unless a truncation came between."""
+        with self._lock, contextlib.suppress(OSError):  # a mark that stays behind is true as well
+            if self.truncations == truncations:
+                self._mark.put(upto)
 
     def raise_point(self, point: RecoveryPoint, truncations: int, cleaned: Offset) -> bool:
         """Save a higher recovery point, unless a truncation came between; return whether not."""
@@ -101,6 +120,7 @@ class StateFile:
         """Count a suffix truncation that keeps everything up to `point`, before it takes effect."""
         with self._lock:
             self.truncations += 1
+            self._mark.lower(point.offset)
             if self._certain and self.state.point.offset <= point.offset:
                 return
             cleaned = min(self.state.cleaned, point.offset)

@@ -48,8 +48,20 @@ class Tail:
         self._directory = directory
         self._config = config
         self._pool = pool
-        # Files of the append at hand, by run: what `undo` has to take back.
-        self._writing: list[tuple[Run, File | None]] = []
+        # Runs of the append at hand that were begun: what `undo` has to take back.
+        self._begun: list[Run] = []
+        # The file of the last of them, if it is a new one. An append may bring any number of
+        # segments (one a term, say), so the others are closed as soon as they are written.
+        self._newest: File | None = None
+
+    def configure(self, config: LogConfig) -> None:
+        """Roll by other limits from now on."""
+        self._config = config
+
+    def share(self, pool: SegmentPool) -> None:
+        """Keep closed segments open in another pool from now on."""
+        self._pool.clear()
+        self._pool = pool
 
     def open(self, segment: Segment) -> OpenSegment:
         """Return a segment's file and index, from the pool if it is a closed one."""
@@ -75,63 +87,74 @@ class Tail:
     # --- Append ----------------------------------------------------------------------------------
 
     def write(self, runs: Sequence[Run], now: int) -> None:
-        """Write runs to their files, then make them part of the chain."""
-        self._writing = []
+        """Write runs to their files, then make them part of the chain.
+
+        Before a run that begins a segment the caller calls `sync_shrunk`.
+        """
+        self._begun = []
         for run in runs:
-            if run.fresh:
-                if self.shrunk:
-                    self.sync_shrunk()
-                self._writing.append((run, None))
-                file = self._disk.open(self._fresh(run).path, create=True)
-                self._writing[-1] = (run, file)
-            else:
-                assert self.active is not None
-                file = self.active.file
-                self._writing.append((run, file))
+            self._begun.append(run)
+            file = self._create(run) if run.fresh else self._active_file()
             file.append([batch.data for batch in run.batches])
-        for run, written in self._writing:
-            if run.fresh:
-                assert written is not None
-                self._begin(run, written, now)
-            self.note(run.batches)
+        for run in runs:
+            if not run.fresh:
+                self.note(run.batches)
+            else:
+                self.roll()
+                self._begin(run, now, self._newest if run is runs[-1] else None)
+        self._newest = None
 
     def undo(self) -> None:
         """Take back, durably, what a failed `write` wrote."""
-        for run, file in self._writing:
+        self._close_newest()
+        for run in self._begun:
             if run.fresh:
-                if file is not None:
-                    file.close()
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.remove(self._fresh(run).path)
-            elif file is not None and self.chain.last is not None:
-                file.truncate(self.chain.last.size)
-                file.sync()
-        self._writing = []
+            elif self.chain.last is not None:
+                self._active_file().truncate(self.chain.last.size)
+                self._active_file().sync()
+        self._begun = []
         self._disk.sync_directory(self._directory)
+
+    def _active_file(self) -> File:
+        assert self.active is not None
+        return self.active.file
+
+    def _create(self, run: Run) -> File:
+        self._close_newest()
+        self._newest = self._disk.open(self._fresh(run).path, create=True)
+        return self._newest
+
+    def _close_newest(self) -> None:
+        if self._newest is not None:
+            self._newest.close()
+            self._newest = None
 
     def _fresh(self, run: Run) -> Segment:
         return Segment(self._directory, run.base, run.term)
 
-    def _begin(self, run: Run, file: File, now: int) -> None:
-        self.roll()
+    def _begin(self, run: Run, now: int, file: File | None) -> None:
+        """Put a new segment into the chain: the active one, or a closed one if it has no file."""
         segment = self._fresh(run)
         segment.size = 0
         segment.created = now
         segment.named = False
         segment.head = run.batches[0].type
         self.chain.add(segment)
-        self.active = OpenSegment(Handle(file), SparseIndex(self._config.index_interval))
+        index = SparseIndex(self._config.index_interval)
+        _count(run.batches, segment, index)
+        if file is not None:
+            self.active = OpenSegment(Handle(file), index)
+        else:
+            segment.max_time = index.max_time
+            self._store_index(segment, index)
 
     def note(self, batches: Sequence[Batch]) -> None:
         """Count batches that were written to the active file."""
-        segment, active = self.chain.last, self.active
-        assert segment is not None
-        assert active is not None
-        for batch in batches:
-            if active.index is not None:
-                active.index.note(batch, segment.size)
-            segment.size += batch.size
-        segment.last = batches[-1].last_offset
+        assert self.chain.last is not None
+        assert self.active is not None
+        _count(batches, self.chain.last, self.active.index)
 
     def roll(self) -> None:
         """Close the active segment, storing its index."""
@@ -143,12 +166,15 @@ class Tail:
             self.active = None
 
     def store_index(self) -> None:
-        """Write the index of the active segment beside it. It may fail: it can be built again."""
+        """Write the index of the active segment beside it."""
         segment = self.chain.last
         if self.active is not None and self.active.index is not None and segment is not None:
-            content = self.active.index.encode(segment.size, segment.base, segment.last)
-            with contextlib.suppress(OSError):
-                write_index(self._disk, segment.index_path, content)
+            self._store_index(segment, self.active.index)
+
+    def _store_index(self, segment: Segment, index: SparseIndex) -> None:
+        content = index.encode(segment.size, segment.base, segment.last)
+        with contextlib.suppress(OSError):  # it can be built again
+            write_index(self._disk, segment.index_path, content)
 
     def sync_shrunk(self) -> None:
         """Sync the active file if it was cut."""
@@ -218,3 +244,12 @@ class Tail:
             self.active.close()
             self.active = None
         self._forget(list(self.chain))
+
+
+def _count(batches: Sequence[Batch], segment: Segment, index: SparseIndex | None) -> None:
+    """Let a segment grow by batches that were written to its file."""
+    for batch in batches:
+        if index is not None:
+            index.note(batch, segment.size)
+        segment.size += batch.size
+    segment.last = batches[-1].last_offset

@@ -5,7 +5,7 @@ Nothing here appends, flushes or cuts; `log.py` does, and keeps the fields below
 
 from __future__ import annotations
 
-from tidelog.records import NO_TERM, Batch, Offset, Term
+from tidelog.records import NO_TERM, NO_TIMESTAMP, Batch, Offset, Term
 from tidelog.storage import reader
 from tidelog.storage.cache import CachedRun
 from tidelog.storage.config import LogConfig
@@ -94,14 +94,16 @@ class ReadableLog:
     def term_end(self, term: Term) -> tuple[Term, Offset]:
         """Return the largest term <= `term` and where the next one begins: Kafka's floor rule.
 
-        A term below all that the log knows answers itself, with the start of the log.
+        A term below all that the log knows answers itself, with the start of the log, or the offset
+        before it if that is known to be of a later term: whoever read on from there in the old term
+        read what was truncated since.
         """
         segment = self._chain.floor(term)
         if segment is not None:
             return segment.term, Offset(segment.last + 1)
         if NO_TERM < self.prefix_term <= term or self.last_term == NO_TERM:
             return self.prefix_term, self.start
-        return term, self.start
+        return term, Offset(self.start - (self.prefix_term > term))
 
     def first_of_term_at(self, offset: Offset) -> Offset:
         """Return the first offset in the log that has the term of `offset`."""
@@ -112,9 +114,16 @@ class ReadableLog:
             return offset
         return max(self._chain.first_of_term(term).base, self.start)
 
-    def offset_at_time(self, timestamp: int) -> tuple[Offset, int] | None:
-        """Return offset and time of the first record of that time or later."""
-        return self._reader.at_time(timestamp, self.start)
+    def offset_at_time(
+        self, timestamp: int, start: Offset | None = None
+    ) -> tuple[Offset, int] | None:
+        """Return offset and time of the first record of that time or later, from `start` on."""
+        return self._reader.at_time(timestamp, self.start if start is None else start)
+
+    def max_time(self) -> int:
+        """Return the highest time of a record, NO_TIMESTAMP if there is none."""
+        segments = (self._retainable(segment) for segment in self._chain)
+        return max((segment.max_time for segment in segments), default=NO_TIMESTAMP)
 
     def last_configuration(self, upto: Offset) -> Batch | None:
         """Return the newest configuration that begins at or below `upto`."""
@@ -148,19 +157,30 @@ class ReadableLog:
             return Retainable(segment.last, segment.size, index.max_time)
         return Retainable(segment.last, segment.size, segment.max_time)
 
+    def size(self) -> int:
+        """Return the bytes of all segments. Looks into every segment once, then remembers."""
+        return sum(self._retainable(segment).size for segment in self._chain)
+
     # --- For tools and tests ---------------------------------------------------------------------
 
-    def describe(self) -> LogDescription:
-        """Return the log as its files are; reads every header."""
+    def describe(self, newest: int | None = None, upto: Offset | None = None) -> LogDescription:
+        """Return the log as its files are, or its `newest` segments of that number.
+
+        Every header is read, for the gaps, but for segments beyond `upto`: the caller knows that
+        they have none.
+        """
+        chosen = list(self._chain)
         segments = tuple(
             SegmentDescription(
                 base=segment.base,
                 last=segment.last,
                 term=segment.term,
-                gaps=gaps_of(segment.base, self._reader.walk(segment)),
-                bytes=segment.size,
+                gaps=gaps_of(segment.base, self._reader.walk(segment))
+                if upto is None or segment.base <= upto
+                else (),
+                bytes=self._retainable(segment).size,
             )
-            for segment in self._chain
+            for segment in (chosen if newest is None else chosen[-newest:])
         )
         return LogDescription(self.start, self.dirty, self.flushed, self.prefix_term, segments)
 

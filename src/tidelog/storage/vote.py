@@ -4,6 +4,7 @@ One file, replaced as a whole. `save` blocks until the disk has it, because a vo
 take back lets one term have two leaders.
 """
 
+import posixpath
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -37,10 +38,12 @@ class VoteFile:
         self._path = path
 
     def load(self) -> Vote | None:
-        """Return the vote saved last, None if none ever was."""
+        """Return the vote saved last, durably; None if none ever was."""
         payload = load_sealed(self._disk, self._path, _MAGIC)
         if payload is None:
             return None
+        # A process that was killed while it saved may have left a name that is not durable yet.
+        self._disk.sync_directory(posixpath.dirname(self._path))
         if len(payload) != _VOTE.size:
             raise DamagedLog(self._path, 0, NO_OFFSET, f"a vote of {len(payload)} bytes")
         term, node, revision, compacted = _VOTE.unpack(payload)
