@@ -181,6 +181,7 @@ class Member:
         self.slow_disk = False
         self.slow_vote = False
         self.slow_snapshot = False
+        self.refuses_snapshots = False  # those that come with the log
         self.full_disk = False
         self.hears_leader = False
         # What happened.
@@ -310,8 +311,11 @@ class Member:
             machine.apply(batch)
             if batch.type is BatchType.SNAPSHOT:
                 meta, state = _unpack(internal_payload(batch))
-                self.snapshots[meta.offset] = (meta, state)
                 self._events.append(ev.Applied(machine.applied))
+                if self.refuses_snapshots:
+                    self._events.append(ev.SnapshotFailed("no space left"))
+                    continue
+                self.snapshots[meta.offset] = (meta, state)
                 self._events.append(ev.SnapshotApplied(meta))
         self._events.append(ev.Applied(machine.applied))
 

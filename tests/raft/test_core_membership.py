@@ -301,6 +301,68 @@ def test_a_wiped_node_comes_back_as_somebody_else() -> None:
     assert group[3].entries() == leader.entries()
 
 
+def test_a_member_that_comes_back_within_a_term_is_heard() -> None:
+    group = group_of(3)
+    leader = group[1]
+    settle(group, rounds=20)  # it remembers the number of the newest request that it answered
+    leader.step(ev.ChangeConfiguration(7, (vnode(1), vnode(2))))
+    settle(group)
+    leader.propose(1)
+    leader.step(ev.ChangeConfiguration(8, (vnode(1), vnode(2), vnode(3))))
+    settle(group)
+    assert leader.core.term == 1
+    assert leader.is_done(8)
+    assert group[3].entries() == leader.entries()
+
+
+def test_a_barrier_is_not_confirmed_by_what_a_member_answered_before_it_left() -> None:
+    group = group_of(3)
+    leader = group[1]
+    settle(group, rounds=20)
+    for token, voters in ((7, (vnode(1), vnode(2))), (8, (vnode(1), vnode(2), vnode(3)))):
+        leader.step(ev.ChangeConfiguration(token, voters))
+        settle(group)
+    group.cut_off = {2, 3}
+    leader.step(ev.Barrier(9))
+    group.deliver()
+    assert leader.outcome(9) is None
+    group.cut_off = {2}
+    group.beat(1)
+    assert leader.is_done(9)
+
+
+def test_a_leaving_voter_stands_while_nobody_else_can_win() -> None:
+    group = Group.of(2)
+    leader = group.elect(1)
+    leader.step(ev.ChangeConfiguration(7, (vnode(2),)))
+    group.deliver_until(lambda: str(leader.core.configuration) == "(n2)")
+    group.drop()  # n1 alone knows that the joint configuration was left
+    leader.step(ev.FlushDue())
+    leader.restart()
+    group.time_out(2)
+    group.deliver()
+    assert group[2].core.role is not Role.LEADER, "the log of n1 is longer"
+    group.time_out(1)
+    group.deliver()
+    settle(group, leader=1)
+    group.deliver()
+    assert group.leader() is group[2]
+    assert str(group[2].core.configuration) == "(n2)"
+    assert group[2].core.confirmed
+
+
+def test_a_voter_that_has_left_stands_no_more() -> None:
+    group = group_of(3)
+    gone = group[1]
+    gone.step(ev.ChangeConfiguration(7, (vnode(2), vnode(3))))
+    settle(group)
+    assert gone.core.committed >= gone.core.configuration_offset
+    gone.hears_leader = False
+    for _ in range(5):
+        gone.step(ev.ElectionTimeout())
+    assert gone.core.role is Role.FOLLOWER
+
+
 # --- Transfer -----------------------------------------------------------------------------------
 
 

@@ -283,7 +283,57 @@ def test_beside_the_log_the_machines_wait_for_the_snapshot() -> None:
     assert behind.core.applied == behind.core.readable == 2
 
 
-def test_a_hole_is_acknowledged_only_after_it_is_noted_on_disk() -> None:
+def test_a_replica_whose_disk_refused_the_snapshot_in_the_log_fetches_it_later() -> None:
+    group = filled(2, LOG_MODE)
+    group.cut_off = {3}
+    write(group, 4)
+    compact(group)
+    behind = group[3]
+    behind.refuses_snapshots = True
+    group.cut_off = set()
+    for _ in range(8):
+        group.beat(1)
+    assert not behind.core.tainted
+    assert behind.core.readable == group[1].core.visible
+    assert records(group) == [6, 6, 6]
+    assert group[1].core.quiet(vnode(3))
+
+
+def test_a_leader_whose_disk_refused_its_own_snapshot_may_try_again() -> None:
+    group = filled(2, LOG_MODE)
+    leader = group[1]
+    leader.refuses_snapshots = True
+    leader.step(ev.Compact(7))
+    group.deliver()
+    assert leader.refusal(7) is ev.Refusal.STORAGE
+    leader.refuses_snapshots = False
+    write(group, 1)
+    assert compact(group, token=8) > 2
+
+
+def test_the_configuration_changes_only_once_the_new_voters_have_what_was_compacted() -> None:
+    group = filled(2, SIDE_MODE)
+    group.cut_off = {3}
+    write(group, 4)
+    compact(group)
+    leader, behind = group[1], group[3]
+    behind.slow_snapshot = True
+    group.cut_off = set()
+    leader.step(ev.ChangeConfiguration(8, (vnode(3),)))
+    for _ in range(6):
+        group.beat(1)
+    assert leader.core.progress[vnode(3)].match == leader.core.dirty
+    assert not leader.core.configuration.is_joint, "nobody else would have the snapshot"
+    behind.slow_snapshot = False
+    behind.finish_snapshots()
+    for _ in range(6):
+        group.beat(group.leader().vnode.id)
+    assert leader.is_done(8)
+    assert group.leader() is behind
+    assert behind.machine.records == 6
+
+
+def test_a_hole_is_appended_only_after_it_is_noted_on_disk() -> None:
     group = filled(2, SIDE_MODE)
     group.cut_off = {3}
     write(group, 4)
@@ -293,10 +343,11 @@ def test_a_hole_is_acknowledged_only_after_it_is_noted_on_disk() -> None:
     behind.slow_vote = True
     group.beat(1)
     group.beat(1)
-    assert behind.core.dirty > 2
+    assert behind.core.dirty == 2
     assert group[1].core.progress[vnode(3)].match == 2
     behind.finish_votes()
     group.deliver()
+    assert behind.core.dirty > 2
     assert group[1].core.progress[vnode(3)].match == group[1].core.dirty
 
 

@@ -34,11 +34,22 @@ def test_a_new_leader_does_not_answer_for_a_write_of_an_earlier_term_by_its_offs
 
 
 def test_after_a_lost_leadership_the_commit_tells_what_survived() -> None:
-    waiting = proposals((1, 2, 1, Level.QUORUM), (3, 4, 1, Level.QUORUM), (5, 5, 1, Level.MEMORY))
+    waiting = proposals((1, 2, 1, Level.QUORUM), (3, 4, 1, Level.QUORUM), (5, 5, 2, Level.MEMORY))
     terms = {2: ONE, 4: TWO, 5: TWO}
     said = list(waiting.resolve_by_commit(Offset(4), Offset(0), lambda at: terms[at]))
     assert said == [Done(1, Offset(1)), Refused(3, Refusal.TRUNCATED)]
     assert len(waiting) == 1, "offset 5 is not committed: that write may yet be reinstated"
+
+
+def test_a_later_term_that_is_committed_settles_what_came_after_it_in_earlier_terms() -> None:
+    waiting = proposals((6, 7, 1, Level.QUORUM), (5, 5, 2, Level.QUORUM), (8, 8, 1, Level.MEMORY))
+    assert list(waiting.resolve_by_commit(Offset(3), Offset(0), lambda _: ONE)) == []
+    assert waiting.has_older(TWO)
+    said = list(waiting.resolve_by_commit(Offset(4), Offset(0), lambda _: TWO))
+    assert said == [Refused(6, Refusal.TRUNCATED), Refused(8, Refusal.TRUNCATED)]
+    assert not waiting.has_older(TWO)
+    assert list(waiting.resolve_as_leader(TWO, Offset(5), Offset(5))) == [Done(5, Offset(5))]
+    assert waiting.bytes == 0
 
 
 def test_a_write_below_the_start_of_the_log_has_an_unknown_end() -> None:

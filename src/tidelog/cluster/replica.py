@@ -13,26 +13,31 @@ Rules:
    restart can help, as after a failed fsync. A failed replica acknowledges nothing.
 """
 
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from crc32c import crc32c
 
+from tidelog.cluster.written import (
+    decode_snapshot,
+    encode_snapshot,
+    hard_state,
+    snapshot_info,
+    snapshot_meta,
+    vote_of,
+)
 from tidelog.machines import CorruptSnapshot, Machine, Machines, Producers, Standing, Translation
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
-from tidelog.raft.configuration import Configuration, InvalidConfiguration
+from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Core, Options
-from tidelog.raft.types import GroupId, HardState, Level, NodeId, Vnode
+from tidelog.raft.types import GroupId, HardState, Level, Vnode
 from tidelog.records import (
     NO_OFFSET,
     Batch,
     BatchType,
-    CorruptBatch,
     Offset,
-    Term,
     internal_batch,
     internal_payload,
 )
@@ -45,10 +50,8 @@ from tidelog.storage import (
     Log,
     LogConfig,
     SnapshotFiles,
-    SnapshotInfo,
     SnapshotWriter,
     StorageError,
-    Vote,
     VoteFile,
 )
 
@@ -56,9 +59,6 @@ Outcome = ev.Accepted | ev.Done | ev.Refused
 
 # How much of the log the machines take before other groups get a turn.
 APPLY_BYTES = 1024 * 1024
-NO_NODE = -1
-
-_SNAPSHOT = struct.Struct(">qqqII")  # offset, term, size, crc, bytes of configuration
 
 
 class Host(Protocol):
@@ -105,6 +105,7 @@ class Replica:
         self.machines = machines
         self.core = core
         self.failed: str | None = None  # why only a restart helps
+        self.cleans = True  # compact by key; otherwise only retention removes anything
         self._clock = clock
         self._producers = next((m for m in machines.machines if isinstance(m, Producers)), None)
         self._events: deque[ev.Event] = deque()
@@ -113,6 +114,7 @@ class Replica:
         self._flush_again = False
         self._unsaved: deque[HardState] = deque()  # votes to persist, oldest first
         self._saving = False
+        self._asked_to_persist = False  # by the step at hand
         self._apply_goal = NO_OFFSET
         self._apply_busy = False  # a snapshot batch is being saved, or others have their turn
         self._restoring: msg.SnapshotMeta | None = None
@@ -141,13 +143,16 @@ class Replica:
         vote_file = VoteFile(disk, f"{directory}/vote")
         snapshots = SnapshotFiles(disk, f"{directory}/snapshots")
         latest = snapshots.latest()
+        reached = snapshots.latest(log.dirty)
+        if reached is not None:
+            initial = snapshot_meta(reached).configuration
         core = Core(
             group,
             vnode,
             log,
-            hard=_hard_state(vote_file.load()),
+            hard=hard_state(vote_file.load()),
             initial=initial,
-            snapshot=_meta(latest) if latest is not None else None,
+            snapshot=snapshot_meta(latest) if latest is not None else None,
             options=options,
             leader_alive=host.leader_alive,
         )
@@ -194,19 +199,18 @@ class Replica:
 
     def compact_now(self) -> None:
         """Compact the closed segments that may be compacted, in the background."""
-        if self._compacting or self.failed is not None:
+        if self._compacting or self.failed is not None or not self.cleans:
             return
-        upto = min(self.core.collectible, self.machines.collectible())
-        job = self.log.prepare_compaction(upto, now=self._clock())
+        job = self.log.prepare_compaction(self._collectible(), now=self._clock())
         if job is not None:
             self._compacting = True
             self.host.submit("compact", job.run, lambda error: self._compacted(job, error))
 
     def truncate_prefix(self, first_kept: Offset) -> bool:
         """Remove the log's beginning, where a snapshot covers it; say whether it was done."""
-        core = self.core
-        bound = min(core.collectible, self.machines.collectible(), self.machines.applied)
-        if self.failed is not None or not self.log.start < first_kept <= bound + 1:
+        if self.failed is not None:
+            return False
+        if not self.log.start < first_kept <= self._collectible() + 1:
             return False
         term = self.log.term_of(Offset(first_kept - 1))
         assert term is not None, first_kept
@@ -218,6 +222,11 @@ class Replica:
         self.machines.prefix_truncated(self.log.start)
         return True
 
+    def _collectible(self) -> Offset:
+        """How far records may vanish: not before the machines have them, though a snapshot does."""
+        machines = self.machines
+        return min(self.core.collectible, machines.collectible(), machines.applied)
+
     # --- The outputs of the core ----------------------------------------------------------------
 
     def _run(self, outputs: list[ev.Output]) -> None:
@@ -226,6 +235,9 @@ class Replica:
             while True:
                 for output in outputs:
                     self._execute(output)
+                if self._asked_to_persist:  # once, if a step takes over a term and votes in it
+                    self._asked_to_persist = False
+                    self._save_vote()
                 if not self._events:
                     return
                 outputs = self.core.step(self._events.popleft())
@@ -235,14 +247,15 @@ class Replica:
     def _execute(self, output: ev.Output) -> None:
         match output:
             case ev.Send(message):
-                self.host.send(message)
+                if self.failed is None:  # it may speak of what could not be done just now
+                    self.host.send(message)
             case ev.Append(batches):
                 self._append(batches)
             case ev.Flush():
                 self._flush()
             case ev.Persist(state):
                 self._unsaved.append(state)
-                self._save_vote()
+                self._asked_to_persist = True
             case ev.ApplyUpTo(offset):
                 self._apply_goal = offset
                 self._apply()
@@ -272,8 +285,9 @@ class Replica:
             case ev.Restore(snapshot):
                 self._restore(snapshot)
             case ev.Collectible():
-                self._change_log(self.log.roll)
-                self.compact_now()
+                if self.cleans:
+                    self._change_log(self.log.roll)
+                    self.compact_now()
 
     # --- Log ------------------------------------------------------------------------------------
 
@@ -344,7 +358,7 @@ class Replica:
             return
         self._saving = True
         state = self._unsaved[-1]
-        vote = _vote(state)
+        vote = vote_of(state)
         self.host.submit(
             "vote", lambda: self.vote_file.save(vote), lambda error: self._vote_saved(state, error)
         )
@@ -414,7 +428,7 @@ class Replica:
         loaded: list[bytes] = []
 
         def load() -> None:
-            loaded.append(self.snapshots.load(_info(snapshot)))
+            loaded.append(self.snapshots.load(snapshot_info(snapshot)))
 
         def done(error: OSError | None) -> None:
             self._restoring = None
@@ -448,7 +462,7 @@ class Replica:
         )
 
     def _write_snapshot(self, snapshot: msg.SnapshotMeta, state: bytes) -> None:
-        writer = self.snapshots.create(_info(snapshot))
+        writer = self.snapshots.create(snapshot_info(snapshot))
         try:
             writer.write(state)
             writer.commit()
@@ -464,13 +478,19 @@ class Replica:
             self.step(ev.SnapshotSaved(snapshot))
 
     def _drop_old_snapshots(self) -> None:
+        """Keep the newest, and the newest that the log has reached.
+
+        The log may have lost what that one covers. Should the replica start again before the log
+        reaches the newest, only that one can tell the configuration.
+        """
         latest = self.snapshots.latest()
+        reached = self.snapshots.latest(self.core.committed)
         if latest is not None and self._restoring is None:
-            self._change_log(lambda: self.snapshots.remove_before(latest.offset))
+            self._change_log(lambda: self.snapshots.remove_before(latest.offset, but=reached))
 
     def _ship_in_log(self, snapshot: msg.SnapshotMeta) -> None:
         try:
-            state = self.snapshots.load(_info(snapshot))
+            state = self.snapshots.load(snapshot_info(snapshot))
         except OSError as error:
             self._events.append(ev.SnapshotFailed(str(error)))
             return
@@ -487,8 +507,10 @@ class Replica:
             return
 
         def done(error: OSError | None) -> None:
-            # Without the file this replica just does not compact there.
-            if error is None:
+            if error is not None:
+                # Without the file this replica just does not compact there.
+                self.step(ev.SnapshotFailed(str(error)))
+            else:
                 self._drop_old_snapshots()
                 self.step(ev.SnapshotApplied(snapshot))
 
@@ -516,7 +538,7 @@ class Replica:
             if incoming is not None:
                 self._incoming = None
                 incoming[1].abort()
-            incoming = self._incoming = (snapshot, self.snapshots.create(_info(snapshot)))
+            incoming = self._incoming = (snapshot, self.snapshots.create(snapshot_info(snapshot)))
         return incoming[1]
 
     def _refuse_chunk(self, snapshot: msg.SnapshotMeta) -> None:
@@ -575,54 +597,6 @@ _WHY = {
     Standing.OUT_OF_ORDER: ev.Refusal.OUT_OF_ORDER,
     Standing.FENCED: ev.Refusal.FENCED,
 }
-
-
-def encode_snapshot(snapshot: msg.SnapshotMeta, state: bytes) -> bytes:
-    """The payload of a snapshot batch."""
-    configuration = snapshot.configuration.encode()
-    head = _SNAPSHOT.pack(
-        snapshot.offset, snapshot.term, snapshot.size, snapshot.crc, len(configuration)
-    )
-    return head + configuration + state
-
-
-def decode_snapshot(payload: bytes) -> tuple[msg.SnapshotMeta, bytes]:
-    try:
-        offset, term, size, crc, length = _SNAPSHOT.unpack_from(payload)
-        state = payload[_SNAPSHOT.size + length :]
-        configuration = Configuration.decode(payload[_SNAPSHOT.size : _SNAPSHOT.size + length])
-    except (struct.error, InvalidConfiguration) as error:
-        raise CorruptBatch(0, f"the payload of a snapshot batch cannot be read: {error}") from error
-    if len(state) != size:
-        raise CorruptBatch(0, f"a snapshot batch holds {len(state)} bytes and announces {size}")
-    return msg.SnapshotMeta(Offset(offset), Term(term), configuration, size, crc), state
-
-
-def _info(snapshot: msg.SnapshotMeta) -> SnapshotInfo:
-    return SnapshotInfo(
-        snapshot.offset,
-        snapshot.term,
-        snapshot.size,
-        snapshot.crc,
-        snapshot.configuration.encode(),
-    )
-
-
-def _meta(info: SnapshotInfo) -> msg.SnapshotMeta:
-    configuration = Configuration.decode(info.metadata)
-    return msg.SnapshotMeta(info.offset, info.term, configuration, info.size, info.crc)
-
-
-def _vote(state: HardState) -> Vote:
-    node, revision = state.voted_for if state.voted_for is not None else (NO_NODE, 0)
-    return Vote(state.term, node, revision, state.compacted)
-
-
-def _hard_state(vote: Vote | None) -> HardState:
-    if vote is None:
-        return HardState()
-    voted_for = None if vote.node == NO_NODE else Vnode(NodeId(vote.node), vote.revision)
-    return HardState(vote.term, voted_for, vote.compacted)
 
 
 def _nothing() -> None: ...

@@ -1,10 +1,11 @@
-"""Deterministic folds of a partition's log: offset translation, producers, and an example."""
+"""Deterministic folds of a partition's log: offset translation, producers, start, an example."""
 
 from tidelog.machines.balances import Account, Balances
 from tidelog.machines.encoding import CorruptSnapshot
 from tidelog.machines.machine import NO_OBJECTION, Machine
 from tidelog.machines.machines import Machines
 from tidelog.machines.producers import Producers, Standing, Verdict
+from tidelog.machines.start import LogStart, start_batch
 from tidelog.machines.translation import Translation, UnknownOffset
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Account",
     "Balances",
     "CorruptSnapshot",
+    "LogStart",
     "Machine",
     "Machines",
     "Producers",
@@ -19,4 +21,5 @@ __all__ = [
     "Translation",
     "UnknownOffset",
     "Verdict",
+    "start_batch",
 ]

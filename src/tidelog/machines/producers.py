@@ -22,6 +22,7 @@ Rules:
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -73,8 +74,12 @@ class Written(NamedTuple):
     base: Offset
 
     @property
+    def last_sequence(self) -> int:
+        return (self.sequence + self.delta) % _SEQUENCES
+
+    @property
     def next_sequence(self) -> int:
-        return (self.sequence + self.delta + 1) % _SEQUENCES
+        return (self.last_sequence + 1) % _SEQUENCES
 
 
 class Producer(NamedTuple):
@@ -98,6 +103,10 @@ class Producers:
 
     def __len__(self) -> int:
         return len(self._applied)
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        """All producers of committed batches, in the order in which they wrote last."""
+        return iter(self._applied.items())
 
     def check(self, batch: Batch) -> Verdict:
         """Judge a batch that a client wants to write, before it is appended."""

@@ -60,6 +60,9 @@ from tidelog.raft.types import GroupId, NodeId, Role, Vnode
 from tidelog.records import Term
 
 _NO_TIMER: Final = 2**62
+# How soon the groups of a node that seems to be gone elect another leader. Its peers see their
+# connections break within a few milliseconds of each other.
+_SUSPICION_MS: Final = (15, 45)
 # How a role that does not lead is kept in the table.
 _STATES: Final = {
     Role.FOLLOWER: FOLLOWER,
@@ -202,6 +205,23 @@ class Beats:
             return True
         recent = now - table.heard_at[slot] < self.options.election_timeout_ms
         return bool(recent and table.seen_term[slot] == table.term[slot])
+
+    def suspect(self, node: NodeId, now: int) -> None:
+        """A node seems to be gone: the groups that it led need not wait out an election timeout.
+
+        It no longer counts as alive, so that others get our pre-vote, and the timers end soon: late
+        enough for the others to have noticed too, each at a time of its own. An election is always
+        safe; a suspicion that was wrong costs one that was not needed.
+        """
+        self._advance(now)
+        table = self._table
+        follows = (table.state == FOLLOWER) & (table.seen_node == node)
+        slots = np.flatnonzero(follows & (table.seen_term == table.term))
+        table.heard_at[slots] = NEVER
+        for slot in slots.tolist():
+            soon = now + self._rng.randint(*_SUSPICION_MS)
+            table.timer[slot] = min(table.timer[slot], soon - table.patience[slot])
+            self._earliest = min(self._earliest, soon)
 
     # --- Time passes ------------------------------------------------------------------------------
 

@@ -80,6 +80,12 @@ class Receiver:
             self._accept(request)
             return
         first = fresh[0].base_offset
+        if first <= request.compacted and request.compacted > core.persisted.compacted:
+            # These may have holes, and a crash must not leave holes that nobody knows of. The
+            # answer waits until the mark is on disk; then the leader sends them again.
+            core.raise_compacted(request.compacted)
+            self.refuse(request, msg.Status.MISMATCH)
+            return
         if first <= core.dirty:
             core.truncate(first)
         if first <= request.compacted:

@@ -48,6 +48,9 @@ class Leader:
         self.core = core
         self.term_start = Offset(core.dirty + 1)
         self.progress: dict[Vnode, Progress] = {}
+        # Sequences up to here were used by streams to members that left: one that comes back still
+        # remembers its old stream, and must not take the new one for older.
+        self._retired_seq = 0
         # Proposals whose batches the driver is appending; it reports before the next step.
         self._appending: list[Proposal] = []
         self._fresh: tuple[Batch, ...] = ()  # the batches of those
@@ -84,7 +87,11 @@ class Leader:
         """Keep a progress for every other member."""
         members = [node for node in self.core.configuration.members if node != self.core.vnode]
         end = Offset(self.core.appended + 1)
-        self.progress = {node: self.progress.get(node) or Progress(end) for node in members}
+        gone = (its.sent_seq + 1 for node, its in self.progress.items() if node not in members)
+        self._retired_seq = max(self._retired_seq, *gone, 0)
+        self.progress = {
+            node: self.progress.get(node) or Progress(end, self._retired_seq) for node in members
+        }
 
     # --- Writes ---------------------------------------------------------------------------------
 
@@ -293,6 +300,11 @@ class Leader:
             progress.become_probe(Offset(progress.match + 1))
             self.replicate(node, progress)
 
+    def on_stored(self) -> None:
+        """A follower has another snapshot: a change of the configuration may have waited for it."""
+        if self._is_leading():
+            self._membership.advance()
+
     def _after_progress(self, node: Vnode, progress: Progress) -> None:
         self.maybe_commit()
         if self._is_leading():
@@ -339,12 +351,13 @@ class Leader:
             core.commit_to(offset)
             while self._quorum_writes and self._quorum_writes[0][1] <= offset:
                 self._quorum_writes.popleft()
+            if core.proposals.has_older(core.term):
+                self._resolve_older_terms()  # they would stand in the way of the younger ones
         if core.confirmed:
             core.show_to(self.showable())
         for done in core.proposals.resolve_as_leader(core.term, core.committed, core.visible):
             core.emit(done)
         if advanced:
-            self._resolve_older_terms()
             self._membership.advance()
 
     def _resolve_older_terms(self) -> None:

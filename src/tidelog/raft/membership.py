@@ -1,8 +1,11 @@
 """The leader's side of a configuration change: one step at a time, each committed before the next.
 
     change     newcomers?  -> append (voters, learners=newcomers)
-    advance    learners caught up -> append joint; joint committed -> append simple
+    advance    learners caught up, snapshot safe -> append joint; joint committed -> append simple
     cancel     learners -> append simple(voters); joint -> leave it towards the old voters
+
+A snapshot is safe when a majority of the new voters stores one that covers all that was compacted:
+whatever a log lacks can then be had from any majority, before and after the change (seed 3).
 
 A new leader finds the configuration in the log and goes on from there: it leaves a joint one by
 itself; learners that it finds stay learners until somebody asks for a change again.
@@ -68,7 +71,7 @@ class Membership:
         if newcomers:
             self.leader.append_configuration(step)
         else:
-            self.leader.append_configuration(current.joint(event.voters))
+            self.advance()
 
     def cancel(self, event: ev.CancelChange) -> None:
         core = self.leader.core
@@ -96,7 +99,9 @@ class Membership:
             self.leader.append_configuration(current.cancelled())
         elif cancelled:
             self._resolve(ev.Refusal.NOT_CHANGING)
-        elif all(map(self._caught_up, current.learners)):
+        elif all(map(self._caught_up, current.learners)) and core.shipping.is_covered(
+            self._change.voters
+        ):
             self.leader.append_configuration(current.joint(self._change.voters))
 
     def _is_committed(self) -> bool:

@@ -45,7 +45,7 @@ class Progress:
         "waiting",
     )
 
-    def __init__(self, next_offset: Offset) -> None:
+    def __init__(self, next_offset: Offset, after_seq: int = 0) -> None:
         self.state = State.PROBE
         # Last offset where follower and leader are known to agree. It falls only when a follower
         # lost dirty data in a crash. Invariant: match < next.
@@ -57,8 +57,8 @@ class Progress:
         self.flushed = NO_OFFSET
         # Sequence numbers of the newest request sent, reply received, and success received.
         # Invariant: success_seq <= received_seq <= sent_seq.
-        self.sent_seq = 0
-        self.received_seq = 0
+        self.sent_seq = after_seq
+        self.received_seq = after_seq
         self.success_seq = 0
         # End of the oldest request in flight at the last heartbeat; NO_OFFSET: none was.
         self.beat_oldest = NO_OFFSET

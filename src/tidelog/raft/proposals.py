@@ -1,9 +1,12 @@
 """Writes that wait for their level.
 
 A proposal resolves when its level is reached on this leader. When leadership is lost the rest
-stay: whether such a write survived is known only when this replica's own commit index covers its
-offset, because a write that was truncated here may yet be reinstated by a third leader. It then
-succeeded if the entry still has the term in which it was appended, and was truncated otherwise.
+stay, because a write that was truncated here may yet be reinstated by a third leader. Two things
+settle it on this replica:
+- its commit index covers the offset: the write succeeded if the entry still has the term in which
+  it was appended, and was truncated otherwise;
+- an entry of a later term is committed below the offset: every later leader has that entry, and
+  what follows it in any log is at least as new (log matching), so the write is gone for good.
 """
 
 from collections import deque
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 
 from tidelog.raft.events import Done, Refusal, Refused
 from tidelog.raft.types import Level
-from tidelog.records import Offset, Term
+from tidelog.records import NO_TERM, Offset, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class Proposals:
     def __len__(self) -> int:
         return len(self._quorum) + len(self._memory)
 
+    def has_older(self, term: Term) -> bool:
+        """Whether something waits that was accepted before this term."""
+        return any(queue and queue[0].term < term for queue in (self._quorum, self._memory))
+
     def add(self, proposal: Proposal) -> None:
         queue = self._quorum if proposal.level is Level.QUORUM else self._memory
         queue.append(proposal)
@@ -52,12 +59,17 @@ class Proposals:
     def resolve_by_commit(
         self, committed: Offset, start: Offset, term_of: Callable[[Offset], Term | None]
     ) -> Iterator[Done | Refused]:
-        """Those that the commit index covers, whoever leads now."""
+        """Those that the commit index settles, whoever leads now."""
+        if not self:
+            return
+        newest = term_of(committed) or NO_TERM
         for queue in (self._quorum, self._memory):
-            while queue and queue[0].last <= committed:
+            while queue and (queue[0].last <= committed or queue[0].term < newest):
                 proposal = queue.popleft()
                 self.bytes -= proposal.size
-                if proposal.last < start:
+                if proposal.last > committed:
+                    yield Refused(proposal.token, Refusal.TRUNCATED)
+                elif proposal.last < start:
                     yield Refused(proposal.token, Refusal.UNKNOWN)
                 elif term_of(proposal.last) == proposal.term:
                     yield Done(proposal.token, proposal.base)

@@ -16,9 +16,12 @@ Restoring needs the log to be committed up to the snapshot, so `applied` never p
 `compacted` is on disk before anything is compacted or a hole is acknowledged, so that a restart
 knows.
 
-The same download serves a follower whose log ended before the leader's begins (install).
+The same download serves a follower whose log ended before the leader's begins (install), and one
+that reached the end of the log in LOG mode without a snapshot: its disk refused to keep the one
+that came by, or the cluster shipped beside the log when that one was taken.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -104,6 +107,7 @@ class Shipping:
         bound = self._apply_bound()
         if bound > core.applied:
             core.emit(ev.ApplyUpTo(bound))
+        self.on_persisted()
 
     def _apply_bound(self) -> Offset:
         core = self.core
@@ -140,9 +144,12 @@ class Shipping:
 
     def on_persisted(self) -> None:
         """`compacted` is on disk: compaction may begin, where a snapshot covers it."""
+        core = self.core
         if self.snapshot is None or self.taint is not None:
             return
-        upto = min(self.core.persisted.compacted, self.snapshot.offset, self.core.committed)
+        if core.committed < self.snapshot.offset:
+            return  # a log that lost its beginning and does not reach its snapshot is worth nothing
+        upto = min(core.persisted.compacted, self.snapshot.offset)
         if upto > self.collectible:
             self.collectible = upto
             self.core.emit(ev.Collectible(upto))
@@ -196,6 +203,10 @@ class Shipping:
         """The newest snapshot offset that a majority has on disk."""
         return quorum.reached(self.core.configuration.halves, self._stored_of)
 
+    def is_covered(self, voters: Sequence[Vnode]) -> bool:
+        """Whether a majority of these could make up for all that was compacted."""
+        return quorum.reached((voters,), self._stored_of) >= self.core.hard.compacted
+
     def _check_majority(self) -> None:
         shipment = self._shipment
         if shipment is None or shipment.snapshot is None:
@@ -231,6 +242,7 @@ class Shipping:
         self._check_majority()
         if message.installed:
             core.leading.installed(message.source, message.offset)
+        core.leading.on_stored()
 
     def on_applied(self, event: ev.SnapshotApplied) -> None:
         """A snapshot batch is committed and its snapshot on this disk (LOG)."""
@@ -269,10 +281,11 @@ class Shipping:
 
     def _wanted(self) -> Offset | None:
         """The lowest offset at which a snapshot would help."""
-        if self.core.options.shipping is not ShippingMode.SIDE:
-            return None
+        core = self.core
+        if core.options.shipping is ShippingMode.LOG and core.applied < core.committed:
+            return None  # the log may bring one yet
         covered = self.snapshot.offset if self.snapshot is not None else NO_OFFSET
-        goal = max(self._announced, self.core.hard.compacted)
+        goal = max(self._announced, core.hard.compacted)
         return goal if goal > covered else None
 
     def _poke(self) -> None:

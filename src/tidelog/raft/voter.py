@@ -12,7 +12,7 @@ from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.election import Campaign, Outcome, Preference
 from tidelog.raft.types import HardState, Role, Vnode
-from tidelog.records import Term
+from tidelog.records import Offset, Term
 
 if TYPE_CHECKING:
     from tidelog.raft.core import Core
@@ -42,10 +42,25 @@ class Voter:
         core = self.core
         if core.role is Role.LEADER or not self.electable:
             return
+        if self._is_leaving():
+            self._stand(msg.Ballot.PREVOTE)
+            return
         if not core.configuration.is_voter(core.vnode):
             return
         if self._preference.should_stand(core.vnode, self._lost_leader, core.configuration):
             self._stand(msg.Ballot.PREVOTE)
+
+    def _is_leaving(self) -> bool:
+        """Whether the configuration that removes this voter may not be committed yet.
+
+        Then nobody else may be able to win, because this log is the only one that has it. Its own
+        vote does not count (thesis 4.2.2).
+        """
+        core = self.core
+        place = core.configuration_offset
+        if place <= core.committed or core.configuration.is_voter(core.vnode):
+            return False
+        return core.configuration_at(Offset(place - 1)).is_voter(core.vnode)
 
     def on_timeout_now(self, _: msg.TimeoutNow) -> None:
         core = self.core

@@ -1,0 +1,96 @@
+"""One replica by hand: what it does with its disk and its machines, and in which order."""
+
+import pytest
+from tests.cluster.hands import FLUSH, GROUP, Puppet, alone, at, vnode
+
+from tidelog.cluster import replica as replica_module
+from tidelog.raft import events as ev
+from tidelog.raft import messages as msg
+from tidelog.raft.configuration import Configuration
+from tidelog.raft.types import Level
+from tidelog.records import NO_OFFSET, Batch, Record, Term, build_batch
+
+PAIR = Configuration((vnode(1), vnode(2)))
+
+
+def deposit(amount: int, key: bytes = b"account") -> Batch:
+    """A client's batch: one record that the balances understand."""
+    return build_batch([Record(0, 0, key, b"%d" % amount)])
+
+
+def follower() -> Puppet:
+    """A replica that another one leads."""
+    puppet = Puppet(2, initial=PAIR)
+    puppet.start()
+    return puppet
+
+
+def append(term: int, seq: int, prev: tuple[int, int], *batches: Batch) -> msg.AppendRequest:
+    """What n1 sends to n2 when it leads in a term."""
+    return msg.AppendRequest(
+        GROUP,
+        vnode(1),
+        vnode(2),
+        Term(term),
+        seq,
+        at(prev[0]),
+        Term(prev[1]),
+        batches,
+        NO_OFFSET,
+        NO_OFFSET,
+        NO_OFFSET,
+        True,
+    )
+
+
+def test_a_replica_whose_disk_failed_within_a_step_says_nothing_of_that_step() -> None:
+    puppet = follower()
+    puppet.step(append(1, 1, (-1, 0), deposit(1).stamp(at(0), Term(1))))
+    puppet.flush()
+    puppet.step(append(2, 1, (-1, 0)))
+    said = len(puppet.hands.sent)
+    assert said
+    puppet.disk.failing_syncs = 1.0
+    puppet.running.step(append(2, 2, (-1, 0), deposit(2).stamp(at(0), Term(2))))
+    assert puppet.running.failed is not None
+    assert len(puppet.hands.sent) == said
+
+
+def test_a_term_and_the_vote_in_it_are_one_write() -> None:
+    puppet = follower()
+    request = msg.VoteRequest(
+        GROUP, vnode(1), vnode(2), Term(4), msg.Ballot.VOTE, NO_OFFSET, Term(0)
+    )
+    puppet.running.step(request)
+    assert puppet.hands.sent == []
+    assert len(puppet.hands.lanes["vote"]) == 1
+    puppet.hands.do("vote")
+    assert not puppet.hands.waits("vote")
+    (reply,) = puppet.hands.sent
+    assert isinstance(reply, msg.VoteReply)
+    assert reply.granted
+    puppet.lose_power()
+    puppet.start()
+    assert puppet.running.core.hard.voted_for == vnode(1)
+
+
+def test_nothing_is_compacted_before_the_machines_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_module, "APPLY_BYTES", 1)
+    puppet = alone()
+    replica = puppet.running
+    for token in range(1, 6):
+        replica.step(ev.Propose(token, (deposit(token),), Level.QUORUM))
+    puppet.hands.do(FLUSH)
+    while puppet.hands.waits(FLUSH):
+        puppet.hands.do(FLUSH)
+    assert puppet.hands.waits("apply"), "the machines are behind"
+    behind = replica.machines.applied
+    assert behind < replica.log.dirty
+    # A snapshot of the leader may say so before this replica has caught up.
+    replica.core.shipping.collectible = replica.log.dirty
+    replica.log.roll()
+    replica.compact_now()
+    assert not replica.truncate_prefix(at(replica.log.dirty))
+    puppet.hands.do_all()
+    (account,) = puppet.balances.accounts().values()
+    assert (account.balance, account.updates) == (15, 5)
