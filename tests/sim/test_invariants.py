@@ -8,7 +8,7 @@ from tests.sim.cases import N1, N2, N3, N4, NOW, TRIO, Story, data_batch, glimps
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.events import Accepted, Done, ElectionTimeout, Refusal, Refused, ResetLog
 from tidelog.raft.messages import AppendReply, Ballot, Status, VoteReply, VoteRequest
-from tidelog.raft.types import GroupId, Level, Role, Vnode
+from tidelog.raft.types import GroupId, HardState, Level, Role, Vnode
 from tidelog.records import NO_OFFSET, NO_TERM, BatchType, Offset, Term, ghost, internal_batch
 from tidelog.sim.facts import (
     Case,
@@ -78,7 +78,7 @@ def good_case() -> Case:
 
 @pytest.mark.parametrize("invariant", INVARIANTS, ids=str)
 def test_no_invariant_objects_to_a_world_in_order(invariant: object) -> None:
-    assert objections(INVARIANTS.index(invariant) + 1, good_case()) == []  # type: ignore[arg-type]
+    assert objections(INVARIANTS.index(invariant) + 1, good_case()) == []
 
 
 def test_there_are_thirty_one_invariants_in_order() -> None:
@@ -243,6 +243,18 @@ def test_06_objects_to_two_votes_in_a_term() -> None:
     case = story.case()
     case.sent.append(Sent(N3, standing, Term(2)))
     objects(6, case, "voted for n2 and for n3")
+
+
+def test_06_objects_to_a_vote_that_a_restart_forgot() -> None:
+    story = Story()
+    story.truth.voted(N3, Term(2), N2)
+    case = story.case()
+    tip = story.entry(3)
+    forgetful = Opening(N3, Offset(3), tip, [], Offset(3), tip, HardState(Term(2)))
+    case.openings.append(forgetful)
+    objects(6, case, "voted for n2 in term 2 and came back with None")
+    case.openings[0] = replace(forgetful, hard=HardState(Term(2), N2))
+    assert objections(6, case) == []
 
 
 def test_06_objects_to_a_term_that_leaves_before_it_is_on_disk() -> None:

@@ -39,7 +39,11 @@ def test_time_moves_only_from_callback_to_callback() -> None:
 def test_a_callback_schedules_relative_to_its_own_time() -> None:
     scheduler = Scheduler()
     seen: list[int] = []
-    scheduler.at(5, "a", lambda: scheduler.at(5, "b", lambda: seen.append(scheduler.now)) and None)
+
+    def again() -> None:
+        scheduler.at(5, "b", lambda: seen.append(scheduler.now))
+
+    scheduler.at(5, "a", again)
     run_all(scheduler)
     assert seen == [10]
 
@@ -47,7 +51,11 @@ def test_a_callback_schedules_relative_to_its_own_time() -> None:
 def test_a_negative_delay_never_turns_time_back() -> None:
     scheduler = Scheduler()
     seen: list[int] = []
-    scheduler.at(5, "a", lambda: scheduler.at(-9, "b", lambda: seen.append(scheduler.now)) and None)
+
+    def again() -> None:
+        scheduler.at(-9, "b", lambda: seen.append(scheduler.now))
+
+    scheduler.at(5, "a", again)
     run_all(scheduler)
     assert seen == [5]
 

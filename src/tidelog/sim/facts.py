@@ -15,7 +15,7 @@ from typing import Protocol
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.events import Accepted, Done, Event, Output, Refused
 from tidelog.raft.messages import Message, SnapshotMeta
-from tidelog.raft.types import Role, Vnode
+from tidelog.raft.types import HardState, Role, Vnode
 from tidelog.records import Batch, Offset, Term
 from tidelog.sim.truth import Asked, Entry, GroupTruth, Leadership, Lineage, Linked
 from tidelog.storage import Vote
@@ -107,6 +107,7 @@ class Opening:
     lost: Sequence[Entry]  # what its log held when it went down and holds no more
     dirty: Offset  # where its log ends now
     tip: Entry | None  # what the history has at that end; None: unknown, or an empty log
+    hard: HardState = field(default_factory=HardState)  # the term and vote that it goes by now
 
 
 @dataclass(frozen=True, slots=True)

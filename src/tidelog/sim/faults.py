@@ -396,8 +396,9 @@ class Nemesis:
     def _retention(self) -> None:
         if (found := self._replica()) is not None:
             node, replica = found
-            most = replica.core.collectible + 1
-            kept = Offset(most if self.rng.random() < 0.6 else self.rng.randint(0, most))
+            kept = Offset(replica.core.collectible + 1)
+            if self.rng.random() < 0.4:  # what a user asks for, allowed or not
+                kept = Offset(self.rng.randint(0, replica.log.dirty + 1))
             if not node.paused:
                 node.guard(lambda: _ignore(replica.truncate_prefix(kept)))
 

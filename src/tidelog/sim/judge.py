@@ -40,6 +40,8 @@ from tidelog.sim.invariants.table import When, judge
 from tidelog.sim.reference import Reference
 from tidelog.sim.truth import Asked, GroupTruth
 from tidelog.sim.workload import Clients, Writer
+from tidelog.sim.world import Failure
+from tidelog.storage import DamagedLog
 
 if TYPE_CHECKING:
     from tidelog.sim.node import SimNode
@@ -83,6 +85,9 @@ class Judge:
 
     def on_prefix(self, node: SimNode, group: GroupId, first_kept: Offset) -> None:
         self._courts[group].call_for_exam(node)
+
+    def before_reset(self, node: SimNode, group: GroupId) -> None:
+        self._courts[group].truth.give_up(node.vnode)
 
     def on_reset(self, node: SimNode, group: GroupId, start: Offset) -> None:
         court = self._courts[group]
@@ -168,7 +173,8 @@ class Court:
         flushed = replica.flushed
         lost = self.truth.recover(vnode, log.dirty, log.last_term)
         tip = self.truth.entries.get((log.dirty, log.last_term))
-        self.case.openings.append(Opening(vnode, flushed, kept, lost, log.dirty, tip))
+        hard = node.replicas[self.group].core.hard
+        self.case.openings.append(Opening(vnode, flushed, kept, lost, log.dirty, tip, hard))
         vote = self.disks.vote(vnode)
         if vote is not None:
             replica.persisted_term = max(replica.persisted_term, vote.term)
@@ -279,6 +285,8 @@ class Court:
                 asked.entry = self.truth.produced.get(asked.producer)
         asked.outcomes.append(outcome)
         configuration = node.replicas[self.group].core.configuration
+        if node.vnode in self._stepping:  # the one before counted, as for a commit
+            configuration = self._stepping[node.vnode][2]
         self.case.told.append(Told(node.vnode, asked, outcome, configuration))
 
     # --- Judging --------------------------------------------------------------------------------
@@ -327,9 +335,13 @@ class Court:
         if replica is None or found is None or replica.failed is not None:
             return
         self._clocks.look(self.world)
-        self.case.exams.append(
-            look.examine(replica, found[1], self.truth, self._clocks, self.world, opened=opened)
-        )
+        try:
+            exam = look.examine(
+                replica, found[1], self.truth, self._clocks, self.world, opened=opened
+            )
+        except DamagedLog as error:
+            raise Failure(f"{vnode} cannot read its own log: {error}") from error
+        self.case.exams.append(exam)
 
     def close(self) -> None:
         """The world is at rest: examine everybody, and ask all invariants."""

@@ -153,19 +153,24 @@ def draw(rng: random.Random) -> Knobs:
     """Draw the knobs of one run."""
     voters = rng.choices((1, 2, 3, 4, 5), (1, 1, 12, 1, 4))[0]
     heartbeat = rng.randint(10, 40) * MS
+    disk_delay = (100, rng.choice((300, 3_000, 20_000)))
+    message_delay = (100, rng.choice((400, 2_000, 10_000)))
+    # To win takes two rounds of messages and a vote on two disks: with less than that, nobody may
+    # ever lead, and that is no fault.
+    election = max(heartbeat * rng.randint(3, 6), 4 * message_delay[1] + 3 * disk_delay[1])
     return Knobs(
         voters=voters,
         spares=rng.choices((0, 1, 2), (3, 5, 2))[0],
         groups=rng.choices((1, 2, 3), (14, 2, 1))[0],
         heartbeat=heartbeat,
-        election=heartbeat * rng.randint(3, 6),
+        election=election,
         flush_delay=rng.randint(2, 80) * MS,
         client_delay=(100, rng.choice((500, 1_500, 10_000))),
         client_loss=rng.choice((0.0, 0.02, 0.1)),
-        disk_delay=(100, rng.choice((300, 3_000, 20_000))),
+        disk_delay=disk_delay,
         late_done=rng.choice((0.0, 0.3, 0.8)),
         network=NetworkKnobs(
-            delay=(100, rng.choice((400, 2_000, 10_000))),
+            delay=message_delay,
             straggler=rng.choice((0.0, 0.0, 0.02, 0.1)),
             loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
             duplication=rng.choice((0.0, 0.0, 0.02, 0.1)),

@@ -36,8 +36,7 @@ def observe(node: SimNode, group: GroupId, replica: Replica) -> None:
     _after(log, "append", lambda _, batches: judge.on_append(node, group, batches))
     _before(log, "truncate_suffix", lambda first: judge.on_truncate(node, group, first))
     _after(log, "truncate_prefix", lambda _, first, *__: judge.on_prefix(node, group, first))
-    if hasattr(judge, "before_reset"):
-        _before(log, "reset", lambda *_: judge.before_reset(node, group))
+    _before(log, "reset", lambda *_: judge.before_reset(node, group))
     _after(log, "reset", lambda _, start, *__: judge.on_reset(node, group, start))
     _after(log, "prepare_flush", lambda job: judge.on_flush_started(node, group, job))
     _after(log, "finish_flush", lambda _, job: judge.on_flush_finished(node, group, job))

@@ -111,6 +111,7 @@ class Run:
         self.workload.stop()
         self._until(self._settled, HEAL_TIMEOUTS * election)
         self._enter(Phase.QUIET)
+        self.workload.leave()
         self._until(self._at_rest, QUIET_TIMEOUTS * election)
         world.judge.at_end(world)
 
@@ -161,7 +162,7 @@ class Run:
 
     def _settled(self) -> str | None:
         if not self.workload.settled():
-            return "a client still waits for an answer"
+            return "a client still waits for an answer, or for something to read"
         return self._all_confirmed()
 
     def _at_rest(self) -> str | None:

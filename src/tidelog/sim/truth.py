@@ -314,6 +314,14 @@ class GroupTruth:
         replica.flushed = min(replica.flushed, Offset(first_removed - 1))
         return replica.lineage.cut(first_removed)
 
+    def give_up(self, vnode: Vnode) -> None:
+        """A replica is about to empty its log for a snapshot: a crash may leave any part of it.
+
+        Nothing of it is owed any more. Others committed the snapshot's end without this replica,
+        so they hold all that it ever helped to commit.
+        """
+        self.replica(vnode).flushed = NO_OFFSET
+
     def reset(self, vnode: Vnode, start: Offset) -> None:
         """A replica's log begins anew after a snapshot: what is before it is the ledger."""
         replica = self.replica(vnode)

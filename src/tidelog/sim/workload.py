@@ -74,9 +74,14 @@ class Clients:
             client.begin()
 
     def stop(self) -> None:
-        """Let every client finish; the first writer of each group writes once more."""
+        """Let every client finish; a last writer of each group writes once more.
+
+        Consumers read on to that write: one that saw what a crash took back afterwards is told so
+        at the latest then.
+        """
         for reader in self._readers:
-            reader.stopped = True
+            reader.stopped = not isinstance(reader, Consumer)
+            reader.hurries = True
         for writer in self._writers:
             writer.stopped = True
         for last in self._last_writers():
@@ -97,8 +102,15 @@ class Clients:
         return last
 
     def settled(self) -> bool:
-        """Whether every write has an answer, or its client has given up."""
-        return not any(writer.busy for writer in self._writers)
+        """Whether every write has an answer, or its client has given up, and all was read."""
+        return not any(writer.busy for writer in self._writers) and not any(
+            isinstance(reader, Consumer) and reader.behind for reader in self._readers
+        )
+
+    def leave(self) -> None:
+        """Nobody asks anything any more."""
+        for reader in self._readers:
+            reader.stopped = True
 
     def complaints(self, group: GroupId, truth: GroupTruth) -> list[str]:
         """What the clients have to say about a group when all is over."""
@@ -283,6 +295,13 @@ class Reader(_Client):
     def __init__(self, world: World, history: History, name: str) -> None:
         super().__init__(world, history, name)
         self._waiting: int | None = None  # for the answer to this token
+        self.hurries = False  # asks again at once
+
+    def begin(self) -> None:
+        if self.hurries:
+            self._after(RETRY, "reads on", self._act)
+        else:
+            super().begin()
 
     def _act(self) -> None:
         if not self.stopped:
@@ -330,6 +349,11 @@ class Consumer(Reader):
         self._position = Offset(0)
         self._epoch = NO_EPOCH
 
+    @property
+    def behind(self) -> bool:
+        """Whether there is an acknowledged quorum write that this consumer has not read."""
+        return self._position <= self.history.floor(self.group)
+
     def _ask(self) -> int:
         anywhere = self.rng.random() < 0.3
         target = self.rng.choice(list(self.world.nodes)) if anywhere else self._target()
@@ -356,6 +380,7 @@ class Consumer(Reader):
         if answer.ghosts:
             self.history.complain(self.group, f"{self.name} was given a ghost")
         if answer.start is not None:
+            self._lose_track()
             self._position = max(self._position, answer.start)
         elif answer.diverged is not None:
             self._forget(answer.diverged)
@@ -363,6 +388,15 @@ class Consumer(Reader):
             self._consumed.seen += answer.batches
             if answer.batches:
                 self._position = Offset(answer.batches[-1].last + 1)
+
+    def _lose_track(self) -> None:
+        """The log begins later than this consumer has read: nobody can tell it any more what of
+        the last term it saw was taken back. What came before that term was committed with it.
+        """
+        seen = self._consumed.seen
+        unsure = seen[-1].term if seen else None
+        while seen and seen[-1].term == unsure:
+            seen.pop()
 
     def _forget(self, end: Offset) -> None:
         seen = self._consumed.seen

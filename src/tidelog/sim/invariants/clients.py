@@ -35,7 +35,8 @@ def invariant_14_an_acknowledgement_keeps_its_level(case: Case) -> Iterator[str]
 
 
 def invariant_15_no_failure_is_reported_as_success(case: Case) -> Iterator[str]:
-    """An outcome is final; "truncated" is said only when a committed entry has taken the place."""
+    """An outcome is final; "truncated" is said only when the entry cannot be committed any more:
+    another has its place, or one of a later term is committed before it."""
     for told in case.told:
         yield from _contradiction(case, told)
 
@@ -52,7 +53,10 @@ def _contradiction(case: Case, told: Told) -> Iterator[str]:
         yield f"{told.vnode} refused {asked} as {outcome.why.value!r} after it was accepted"
     if outcome.why is Refusal.TRUNCATED:
         entry = asked.entry
-        instead = case.truth.ledger.at(entry.base) if entry is not None else None
+        ledger = case.truth.ledger
+        instead = ledger.at(entry.base) if entry is not None else None
+        if instead is None:
+            instead = ledger.tip
         if entry is None or instead is None or instead is entry or instead.term <= entry.term:
             yield f"{told.vnode} called {asked} truncated; {instead} is committed in its place"
 

@@ -45,6 +45,11 @@ def invariant_06_a_vote_is_durable_and_single(case: Case) -> Iterator[str]:
             )
         if isinstance(message, VoteReply):
             yield from _undurable_vote(sent, candidate)
+    for opening in case.openings:
+        term, chosen = opening.hard.term, opening.hard.voted_for
+        given = truth.votes.get((opening.vnode, term), chosen)
+        if chosen != given:
+            yield f"{opening.vnode} voted for {given} in term {term} and came back with {chosen}"
 
 
 def _vote_in(message: Message) -> Vnode | None:

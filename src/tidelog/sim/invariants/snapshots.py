@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tidelog.cluster.replica import decode_snapshot
+from tidelog.cluster.written import decode_snapshot
 from tidelog.raft.events import ResetLog
 from tidelog.records import NO_OFFSET, Batch, BatchType, Offset, internal_payload, read_records
 from tidelog.sim.facts import Case, Exam, Sight
