@@ -37,7 +37,13 @@ class Member:
     """A replica on real files, hosted by this thread and one that runs its jobs."""
 
     def __init__(
-        self, number: int, directory: str, options: Options, wire: deque[Message], *, flush_all: bool
+        self,
+        number: int,
+        directory: str,
+        options: Options,
+        wire: deque[Message],
+        *,
+        flush_all: bool,
     ) -> None:
         self.wire = wire
         self.flush_all = flush_all
@@ -181,7 +187,8 @@ def run(*, quick: bool = False) -> Iterator[str]:
     eager = _recover(eager_options, old_amount, flush_all=True) / old_amount
     mib = 1024**2
     yield f"a follower {amount // mib} MiB behind, until all of it is committed on both"
-    yield f"lazy flush, {Options().recovery_chunk // KIB} KiB chunks: {lazy * amount:6.2f} s, {1 / lazy / mib:6.0f} MiB/s"
+    chunk = Options().recovery_chunk // KIB
+    yield f"lazy flush, {chunk} KiB chunks: {lazy * amount:6.2f} s, {1 / lazy / mib:6.0f} MiB/s"
     yield (
         f"a flush every 32 KiB chunk: {eager * amount:6.2f} s, {1 / eager / mib:6.0f} MiB/s"
         f" (measured on {old_amount // mib} MiB)"

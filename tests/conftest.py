@@ -1,4 +1,4 @@
-"""What every test shares: the `--slow` flag, settings of property tests, a word on stale builds."""
+"""What every test shares: two flags, the settings of property tests, a word on stale builds."""
 
 from pathlib import Path
 
@@ -16,8 +16,11 @@ settings.load_profile("tidelog")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the flag that lets the long tests run."""
+    """Add the flags that let the long tests run and that write the scripts anew."""
     parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
+    parser.addoption(
+        "--rewrite", action="store_true", help="write what happens now into tests/scripts/*.txt"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
