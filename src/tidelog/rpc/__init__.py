@@ -1,0 +1,17 @@
+"""Frames between nodes: Raft messages, heartbeats and calls, over two connections to each peer."""
+
+from tidelog.rpc.errors import CorruptFrame, RpcError, RpcTimeout, Unreachable
+from tidelog.rpc.limits import Limits, Stats
+from tidelog.rpc.local import Handler
+from tidelog.rpc.network import Network
+
+__all__ = [
+    "CorruptFrame",
+    "Handler",
+    "Limits",
+    "Network",
+    "RpcError",
+    "RpcTimeout",
+    "Stats",
+    "Unreachable",
+]

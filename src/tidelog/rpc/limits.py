@@ -1,0 +1,51 @@
+"""The bounds of everything that could grow between two nodes, and the counters beside them."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    # A frame's body. Must hold the largest append that the core sends, which is one batch if that
+    # is large, and a client may write one of 100 MiB.
+    frame_bytes: int = 128 * MIB
+    # Bytes that wait on one connection. Beyond them a new frame is dropped, except that a frame
+    # of any allowed size may go when nothing waits: otherwise one larger than this never could.
+    control_bytes: int = 4 * MIB
+    data_bytes: int = 32 * MIB
+    # Connections that others opened. A node opens two, so this is a cluster of 500.
+    inbound_connections: int = 1024
+    # Calls under way to one peer, and calls served for one connection.
+    calls: int = 1024
+    # Seconds from the start of a connection to the other end's HELLO.
+    handshake: float = 5.0
+    # Seconds without a sign of life, while one is due, after which a connection is given up.
+    silence: float = 10.0
+    # Seconds between two attempts to connect: doubles from the first to the second, with jitter.
+    backoff_first: float = 0.05
+    backoff_most: float = 1.0
+
+
+@dataclass(slots=True)
+class Stats:
+    """Plain counters, never reset; whoever exports them reads them."""
+
+    messages_sent: int = 0  # queued on a connection; a broken connection may still lose them
+    messages_received: int = 0
+    beats_sent: int = 0
+    beats_received: int = 0
+    calls_made: int = 0
+    calls_served: int = 0
+    bytes_queued: int = 0
+    bytes_received: int = 0
+    dropped_unreachable: int = 0  # messages and beats that met no connection, or died with one
+    dropped_full: int = 0  # frames that met a full queue
+    dropped_unsendable: int = 0  # frames that are too large, and messages that cannot be encoded
+    connects: int = 0  # handshakes that this node began and that succeeded
+    connect_failures: int = 0
+    accepts: int = 0  # handshakes that others began and that succeeded
+    refused_connections: int = 0  # beyond the bound
+    corrupt_connections: int = 0  # closed for what came over them
+    silent_connections: int = 0  # closed because nothing came over them
+    handler_errors: int = 0
