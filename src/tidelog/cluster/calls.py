@@ -1,0 +1,80 @@
+"""What nodes ask each other besides Raft: the numbers of the calls, and what travels in them."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tidelog.cluster import strictjson
+from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.model import Address
+from tidelog.cluster.state import Result
+from tidelog.raft.types import NodeId, Vnode
+
+
+class Call(IntEnum):
+    """Numbers are the wire format: one is never used again for something else."""
+
+    PING = 1  # are you there?
+    JOIN = 2  # `Application`, answered with an `Admission`; passed on to the leader of group 0
+    PROPOSE = 3  # a command (`commands.encode`), answered with a `Result`; leader of group 0 only
+    CLAIMS = 4  # what the sender leads (`leaders.encode_claims`)
+    TRANSFER = 5  # `Handover`: give leadership of a group away; its leader only
+    OPERATE = 6  # an operation about the node that is asked (`operations.py`)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A node says who it is and where, when it starts."""
+
+    id: NodeId
+    rack: str | None
+    rpc: Address
+    kafka: Address
+    version: int
+    founder: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    id: NodeId
+    rpc: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    revision: int  # of the node in group 0
+    peers: tuple[Peer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    group: int
+    target: Vnode
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a call was refused, in a form that the caller can raise again."""
+
+    problem: Problem
+    message: str
+
+
+def refusal_text(error: ClusterError) -> str:
+    """What an `RpcError` says, so that `raise_refusal` finds the problem in it."""
+    return strictjson.write(Refused(error.problem, error.message)).decode()
+
+
+def refusal_of(text: str) -> ClusterError:
+    try:
+        refused = strictjson.read(Refused, text.encode())
+    except strictjson.NotThis:
+        return ClusterError(Problem.UNAVAILABLE, text)
+    return ClusterError(refused.problem, refused.message)
+
+
+def encode_result(result: Result) -> bytes:
+    return strictjson.write(result)
+
+
+def decode_result(data: bytes) -> Result:
+    return strictjson.read(Result, data)

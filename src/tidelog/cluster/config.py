@@ -1,0 +1,106 @@
+"""What a node is told before it starts: a TOML file, checked whole.
+
+    id = 1
+    data = "/var/lib/tidelog"
+    cluster = "orders"
+    rack = "a"
+
+    [rpc]
+    port = 9192
+
+    [kafka]
+    port = 9092
+
+    [[seeds]]
+    id = 1
+    host = "10.0.0.1"
+    port = 9192
+
+The seeds found a new cluster together. A node that is not among them asks them to let it join.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tidelog.cluster.model import MAX_NODE_ID
+
+Port = Annotated[int, Field(ge=0, lt=2**16)]
+
+
+class InvalidNodeConfig(ValueError):
+    """The file cannot be used; the message says which setting, and why."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Listener(_Strict):
+    host: str = "127.0.0.1"
+    port: Port = 0  # 0: any that is free
+    # The host and the port that others are told, if they reach this node through something else.
+    advertised: str | None = None
+    advertised_port: Port = 0
+
+    @property
+    def public_host(self) -> str:
+        return self.advertised or self.host
+
+    def public_port(self, port: int) -> int:
+        """Return the port that others are told when this one is listened on."""
+        return self.advertised_port or port
+
+
+class Seed(_Strict):
+    id: Annotated[int, Field(ge=0, le=MAX_NODE_ID)]
+    host: str
+    port: Annotated[int, Field(ge=1, lt=2**16)]
+
+
+class NodeConfig(_Strict):
+    id: Annotated[int, Field(ge=0, le=MAX_NODE_ID)]
+    data: Path
+    cluster: Annotated[str, Field(min_length=1, max_length=200)] = "tidelog"
+    rack: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    rpc: Listener = Listener()
+    kafka: Listener = Listener()
+    seeds: tuple[Seed, ...] = ()
+    # Batches kept in memory for tail readers and followers, over all partitions of the node.
+    cache_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20
+    heartbeat_ms: Annotated[int, Field(ge=10, le=10_000)] = 50
+    election_timeout_ms: Annotated[int, Field(ge=50, le=60_000)] = 400
+    # How often retention and compaction look at each partition.
+    housekeeping_s: Annotated[float, Field(gt=0)] = 10.0
+
+    @model_validator(mode="after")
+    def _check(self) -> "NodeConfig":
+        ids = [seed.id for seed in self.seeds]
+        if len(set(ids)) != len(ids):
+            raise ValueError("two seeds have the same id")
+        if self.heartbeat_ms * 3 > self.election_timeout_ms:
+            raise ValueError("election_timeout_ms must be at least three times heartbeat_ms")
+        return self
+
+    @property
+    def founds(self) -> bool:
+        """Whether this node is one of those that begin the cluster."""
+        return not self.seeds or any(seed.id == self.id for seed in self.seeds)
+
+
+def load_node_config(path: Path) -> NodeConfig:
+    try:
+        settings = tomllib.loads(path.read_text())
+        return NodeConfig.model_validate(settings)
+    except OSError as error:
+        raise InvalidNodeConfig(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidNodeConfig(f"{path} is no TOML: {error}") from error
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}"
+            for fault in error.errors()
+        )
+        raise InvalidNodeConfig(f"{path}: {faults}") from error

@@ -1,0 +1,116 @@
+"""Blocking work of all replicas of a node, off the event loop, in a few threads.
+
+A lane is one thread that takes what is queued as one round and reports the whole round to the loop
+at once, so that a busy disk costs the loop one wake-up a round and not one a partition. Flushes
+have a lane of their own: nothing that takes long may stand before an acknowledgement.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+Job = Callable[[], None]
+Done = Callable[[OSError | None], None]
+
+# Which thread does what. Votes are rare and must not wait behind a compaction; neither may a
+# snapshot chunk, and compaction may take as long as it likes. Replicas are opened and removed
+# beside all that, because a topic of a thousand partitions must not stop those that are there.
+THREADS: Final = {
+    "flush": "flush",
+    "vote": "vote",
+    "snapshot": "snapshot",
+    "compact": "compact",
+    "open": "open",
+}
+YIELD: Final = "apply"  # a lane without work: give the loop a turn
+
+
+class Lane:
+    """One thread that runs jobs in order."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: deque[tuple[Job, Done]] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self.rounds = 0
+        self.jobs = 0
+        self._thread = threading.Thread(target=self._work, name=f"tidelog-{name}", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def submit(self, job: Job, done: Done) -> None:
+        with self._wake:
+            self._queue.append((job, done))
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Finish what is queued and end the thread; completions that come now are dropped."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._closed:
+                    self._wake.wait()
+                if not self._queue:
+                    return
+                jobs = list(self._queue)
+                self._queue.clear()
+            finished = [(done, _run(job)) for job, done in jobs]
+            self.rounds += 1
+            self.jobs += len(jobs)
+            try:
+                self._loop.call_soon_threadsafe(_report, finished)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more
+
+
+def _run(job: Job) -> OSError | None:
+    try:
+        job()
+    except OSError as error:
+        return error
+    except Exception as error:
+        # A mistake of ours must not end the thread that everybody's flushes go through. Whoever
+        # submitted the job is told that it failed, and acknowledges nothing.
+        log.exception("a job failed in a way that it should not")
+        return OSError(f"{type(error).__name__}: {error}")
+    return None
+
+
+def _report(finished: list[tuple[Done, OSError | None]]) -> None:
+    for done, error in finished:
+        try:
+            done(error)
+        except Exception:  # one partition's mistake must not cost another its acknowledgements
+            log.exception("the end of a job could not be handled")
+
+
+class Executor:
+    """The lanes of one node."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        threads = {name: Lane(name, loop) for name in dict.fromkeys(THREADS.values())}
+        self.lanes = {lane: threads[thread] for lane, thread in THREADS.items()}
+
+    def submit(self, lane: str, job: Job, done: Done) -> None:
+        if lane == YIELD:
+            self._loop.call_soon(_report, [(done, _run(job))])
+        else:
+            self.lanes[lane].submit(job, done)
+
+    def close(self) -> None:
+        for lane in dict.fromkeys(self.lanes.values()):
+            lane.close()

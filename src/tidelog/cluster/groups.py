@@ -1,0 +1,317 @@
+"""All replicas of a node on one event loop: messages in and out, timers, heartbeats, outcomes.
+
+Handlers only step replicas. What every step leaves behind (a changed role, a follower that is no
+longer quiet) is published to the heartbeat table once an iteration of the loop, for all groups that
+were touched in it. One timer drives the heartbeats and elections of all groups; one drives flushes
+that nobody asked for.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from tidelog.cluster.executor import Executor
+from tidelog.cluster.replica import Outcome, Replica
+from tidelog.machines import Machine
+from tidelog.raft import events as ev
+from tidelog.raft.beats import Beats
+from tidelog.raft.configuration import Configuration
+from tidelog.raft.core import Options
+from tidelog.raft.groupset import CorruptBeat
+from tidelog.raft.messages import AppendReply, Message
+from tidelog.raft.types import GroupId, NodeId, Role, Vnode
+from tidelog.storage import BatchCache, Disk, LogConfig, SegmentPool, wall_ms
+
+log = logging.getLogger(__name__)
+
+# Outcomes that nobody gets to hear of any more are dropped after the caller's own deadline; how
+# often that is looked after.
+SWEEP_S: Final = 0.5
+
+
+class Wire(Protocol):
+    """The part of `rpc.Network` that replicas need."""
+
+    def send(self, node_id: NodeId, message: Message) -> None: ...
+
+    def send_beat(self, node_id: NodeId, body: bytes) -> None: ...
+
+
+class Hosted:
+    """One replica and what its host keeps for it."""
+
+    def __init__(self, groups: "Groups", group: GroupId, flush_ms: int) -> None:
+        self.group = group
+        self.flush_ms = flush_ms
+        self.replica: Replica
+        self.on_role: Callable[[ev.RoleChanged], None] = lambda _: None
+        # Something moved (offsets, roles): watchers look again. Called once an iteration.
+        self.on_touched: Callable[[], None] = lambda: None
+        self._groups = groups
+        self._flush_timer: asyncio.TimerHandle | None = None
+
+    def step(self, event: ev.Event) -> None:
+        self._groups.touch(self)
+        self.replica.step(event)
+
+    # --- cluster.replica.Host -------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        self._groups.wire.send(message.target.id, message)
+
+    def submit(
+        self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
+    ) -> None:
+        def finish(error: OSError | None) -> None:
+            if self._groups.get(self.group) is self:
+                self._groups.touch(self)
+                done(error)
+
+        self._groups.executor.submit(lane, job, finish)
+
+    def resolved(self, outcome: Outcome) -> None:
+        self._groups.resolved(outcome)
+
+    def role_changed(self, change: ev.RoleChanged) -> None:
+        self.on_role(change)
+
+    def heard_leader(self) -> None:
+        core = self.replica.core
+        self._groups.beats.heard(self.group, core.leader, core.term, self._groups.now())
+
+    def leader_alive(self) -> bool:
+        return self._groups.beats.leader_alive(self.group, self._groups.now())
+
+    def arm_flush(self) -> None:
+        if self._flush_timer is None:
+            self._flush_timer = self._groups.loop.call_later(self.flush_ms / 1000, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        self.step(ev.FlushDue())
+
+    def close(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self.replica.close()
+
+
+class Groups:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wire: Wire,
+        executor: Executor,
+        beats: Beats,
+        disk: Disk,
+        cache: BatchCache,
+    ) -> None:
+        self.loop = loop
+        self.wire = wire
+        self.executor = executor
+        self.beats = beats
+        self.cache = cache
+        self.disk = disk
+        self.pool = SegmentPool()  # of the closed segments of all logs
+        self._hosted: dict[GroupId, Hosted] = {}
+        self._touched: dict[GroupId, Hosted] = {}
+        self._publishing = False
+        self._tokens = itertools.count(1)
+        # token -> (deadline, who wants to know); in order of their start, swept by deadline
+        self._waiting: dict[int, tuple[float, Callable[[Outcome], None]]] = {}
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._sweep_timer = loop.call_later(SWEEP_S, self._sweep)
+
+    def now(self) -> int:
+        """Milliseconds on a clock that never goes back."""
+        return time.monotonic_ns() // 1_000_000
+
+    def get(self, group: GroupId) -> Hosted | None:
+        return self._hosted.get(group)
+
+    def __iter__(self) -> "itertools.chain[Hosted]":
+        return itertools.chain(tuple(self._hosted.values()))
+
+    def load(
+        self,
+        group: GroupId,
+        directory: str,
+        *,
+        vnode: Vnode,
+        initial: Configuration | None,
+        options: Options,
+        log_config: LogConfig,
+        flush_ms: int,
+        machines: Callable[[], Sequence[Machine]],
+    ) -> Hosted:
+        """Open a replica, without letting it take part: any thread may do that."""
+        hosted = Hosted(self, group, flush_ms)
+        hosted.replica = Replica.open(
+            hosted,
+            self.disk,
+            directory,
+            group=group,
+            vnode=vnode,
+            initial=initial,
+            options=options,
+            log_config=log_config,
+            machines=machines,
+            cache=self.cache,
+            clock=wall_ms,
+        )
+        return hosted
+
+    def admit(self, hosted: Hosted) -> None:
+        """Let a replica take part that was loaded."""
+        replica = hosted.replica
+        self.beats.add(hosted.group, replica.core.vnode, self.now())
+        replica.log.share_pool(self.pool)
+        self._hosted[hosted.group] = hosted
+        self.touch(hosted)
+        replica.start()
+        self._schedule_beat()
+
+    def close(self, group: GroupId) -> None:
+        hosted = self._hosted.pop(group)
+        self._touched.pop(group, None)
+        self.beats.remove(group)
+        hosted.close()
+
+    def close_all(self) -> None:
+        for timer in (self._beat_timer, self._sweep_timer):
+            if timer is not None:
+                timer.cancel()
+        for group in tuple(self._hosted):
+            self.close(group)
+
+    # --- Outcomes -------------------------------------------------------------------------------
+
+    def expect(self, timeout: float, done: Callable[[Outcome], None]) -> int:
+        """Return a token; `done` hears every outcome under it, and UNKNOWN after the timeout."""
+        token = next(self._tokens)
+        self._waiting[token] = (self.loop.time() + timeout, done)
+        return token
+
+    def resolved(self, outcome: Outcome) -> None:
+        waiting = self._waiting.get(outcome.token)
+        if waiting is None:
+            return
+        if not isinstance(outcome, ev.Accepted):
+            del self._waiting[outcome.token]
+        waiting[1](outcome)
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        for token in [token for token, (deadline, _) in self._waiting.items() if deadline < now]:
+            _, done = self._waiting.pop(token)
+            done(ev.Refused(token, ev.Refusal.UNKNOWN))
+        self._sweep_timer = self.loop.call_later(SWEEP_S, self._sweep)
+
+    async def ask(
+        self, hosted: Hosted, event: Callable[[int], ev.Event], timeout: float
+    ) -> Outcome:
+        """Step with an event that carries a token, and return how it ended."""
+        ended: asyncio.Future[Outcome] = self.loop.create_future()
+
+        def resolve(outcome: Outcome) -> None:
+            if not isinstance(outcome, ev.Accepted) and not ended.done():
+                ended.set_result(outcome)
+
+        hosted.step(event(self.expect(timeout, resolve)))
+        return await ended
+
+    async def transfer(self, hosted: Hosted, target: Vnode, timeout: float) -> Outcome:
+        """Hand leadership of a group over; given up after the timeout."""
+        expiry = self.loop.call_later(timeout, self._expire_transfer, hosted)
+        try:
+            return await self.ask(hosted, lambda token: ev.Transfer(token, target), timeout + 1)
+        finally:
+            expiry.cancel()
+
+    def _expire_transfer(self, hosted: Hosted) -> None:
+        if self.get(hosted.group) is hosted:
+            hosted.step(ev.TransferExpired())
+
+    def stand(self, hosted: Hosted, again: tuple[float, ...]) -> None:
+        """Let a replica stand without waiting for a timeout, and again after these pauses.
+
+        Pre-votes disturb nobody: where there is a leader, they are refused.
+        """
+        core = hosted.replica.core
+        if self.get(hosted.group) is not hosted or core.leader is not None:
+            return
+        if core.role is not Role.CANDIDATE:  # else its own vote may be on its way to the disk
+            hosted.step(ev.ElectionTimeout())
+        if again:
+            self.loop.call_later(again[0], self.stand, hosted, again[1:])
+
+    # --- Messages -------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> None:
+        hosted = self._hosted.get(message.group)
+        if hosted is None:
+            return
+        core = hosted.replica.core
+        if (
+            isinstance(message, AppendReply)
+            and message.target == core.vnode
+            and message.term == core.term
+        ):
+            self.beats.replied(message.group, message.source, self.now())
+        hosted.step(message)
+
+    def receive_beat(self, sender: NodeId, body: bytes) -> bytes:
+        """Take a light heartbeat and return the answer; raises `CorruptBeat`."""
+        return self.beats.heard_light(sender, body, self.now())
+
+    def receive_beat_reply(self, sender: NodeId, body: bytes) -> None:
+        try:
+            self.beats.light_reply(sender, body, self.now())
+        except CorruptBeat as error:
+            log.warning("n%s answered a heartbeat with something else: %s", sender, error)
+
+    def suspect(self, node: NodeId) -> None:
+        """A node seems to be gone: do not wait long for the leaders it had."""
+        self.beats.suspect(node, self.now())
+        self._schedule_beat()
+
+    # --- Timers ---------------------------------------------------------------------------------
+
+    def touch(self, hosted: Hosted) -> None:
+        """Something of this group may have changed: look at it at the end of this iteration."""
+        self._touched[hosted.group] = hosted
+        if not self._publishing:
+            self._publishing = True
+            self.loop.call_soon(self._publish)
+
+    def _publish(self) -> None:
+        self._publishing = False
+        touched, self._touched = self._touched, {}
+        now = self.now()
+        for group, hosted in touched.items():
+            core = hosted.replica.core
+            self.beats.publish(group, core.role, core.term, core.configuration, core.quiet, now)
+            hosted.on_touched()
+        self._schedule_beat()
+
+    def _schedule_beat(self) -> None:
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        delay = max(0, self.beats.next_due(self.now()) - self.now())
+        self._beat_timer = self.loop.call_later(delay / 1000, self._beat)
+
+    def _beat(self) -> None:
+        self._beat_timer = None
+        due = self.beats.tick(self.now())
+        for group in due.elections:
+            self._hosted[group].step(ev.ElectionTimeout())
+        for group in due.quorum_lost:
+            self._hosted[group].step(ev.QuorumLost())
+        for group, peer in due.full:
+            self._hosted[group].step(ev.BeatDue(peer))
+        for node, body in due.light.items():
+            self.wire.send_beat(node, body)
+        self._schedule_beat()

@@ -1,0 +1,397 @@
+"""The partitions of one node: opened, configured, moved and removed as the cluster's state says.
+
+The state says which replicas this node should have; this is what makes it so. Files are opened and
+removed in a thread, because a topic may have a thousand partitions.
+
+A partition that is being moved is changed by its own leader: it asks Raft for the new replicas, and
+reports to the controller when they are in force. Whoever leads does that, so a leader that dies on
+the way is no matter.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster import commands as cmd
+from tidelog.cluster.configs import TopicConfig
+from tidelog.cluster.errors import ClusterError
+from tidelog.cluster.groups import Hosted
+from tidelog.cluster.leaders import Claim
+from tidelog.cluster.model import CONTROLLER_GROUP, PartitionState, TopicState
+from tidelog.cluster.partition import Partition, machines_of_a_topic
+from tidelog.raft import events as ev
+from tidelog.raft.configuration import Configuration
+from tidelog.raft.core import Options
+from tidelog.raft.types import GroupId, ShippingMode, Vnode
+from tidelog.storage import wall_ms
+
+if TYPE_CHECKING:
+    from tidelog.cluster.node import Node
+
+log = logging.getLogger(__name__)
+
+TOPICS: Final = "topics"  # the directory below which partitions live
+# A group that was just opened has no leader. Its preferred replica stands at once, and again after
+# these pauses, because the others may not have opened theirs yet.
+STAND_AGAIN_S: Final = (0.02, 0.03, 0.05, 0.1, 0.15)
+TEND_S: Final = 0.25  # how often partitions that are being moved are looked after
+CHANGE_TIMEOUT_S: Final = 600.0
+FINISH_TIMEOUT_S: Final = 5.0
+HOUSEKEEPING_BATCH: Final = 50  # partitions looked after before others get the loop
+
+
+class Hosting:
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._by_group: dict[GroupId, Partition] = {}
+        self._opening: dict[GroupId, Vnode] = {}
+        self._directories: dict[GroupId, str] = {}
+        self._seen: dict[str, TopicState] = {}
+        self._settings: tuple[object, object] = (None, None)
+        self._led: set[GroupId] = set()  # groups whose confirmed leader is here
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Changes of replicas that were asked for and are under way, and where they lead.
+        self._changing: dict[GroupId, tuple[Vnode, ...]] = {}
+        self._listeners: list[Callable[[Partition], None]] = []
+        self._scheduled = False
+        self._closed = False
+        self.failures: dict[GroupId, str] = {}  # replicas that could not be opened, and why
+
+    # --- Looking up ------------------------------------------------------------------------------
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self._partitions.get((topic, index))
+
+    def by_group(self, group: GroupId) -> Partition | None:
+        return self._by_group.get(group)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(tuple(self._partitions.values()))
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def led(self) -> int:
+        return len(self._led)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every replica that should be here is, or has failed."""
+        return not self._opening and not self._scheduled
+
+    def on_leadership(self, listener: Callable[[Partition], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # --- Making it so ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._node.state.on_change(self.look)
+        self._spawn(self._tend())
+        self._spawn(self._housekeep())
+        self.look()
+
+    def look(self) -> None:
+        """The cluster's state may have changed: act on it at the end of this turn."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._node.loop.call_soon(self._reconcile)
+
+    def _reconcile(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        state = self._node.state
+        settings = (state.config, state.features)
+        all_changed = settings != self._settings
+        self._settings = settings
+        for name, topic in tuple(state.topics.items()):
+            if all_changed or self._seen.get(name) is not topic:
+                self._seen[name] = topic
+                self._reconcile_topic(topic)
+        for group in [group for group in self._by_group if state.partition(group) is None]:
+            self._remove(group)
+        gone = self._seen.keys() - state.topics.keys()
+        if gone:
+            for name in gone:
+                del self._seen[name]
+            groups = {partition.group for _, partition in state.partitions()}
+            self._node.leaders.keep_only(groups | {CONTROLLER_GROUP})
+
+    def _reconcile_topic(self, topic: TopicState) -> None:
+        config = TopicConfig.from_strings(topic.config, self._node.state.config)
+        for partition in topic.partitions:
+            mine = partition.replica_on(self._node.id)
+            hosted = self._by_group.get(partition.group)
+            if hosted is not None and hosted.core.vnode != mine:
+                self._remove(partition.group)
+                hosted = None
+            if hosted is not None:
+                self._configure(hosted, config)
+            elif mine is not None and self._opening.get(partition.group) != mine:
+                self._open(topic, partition, mine, config)
+
+    def _configure(self, hosted: Partition, config: TopicConfig) -> None:
+        hosted.configure(config)
+        options = replace(
+            hosted.core.options, flush_bytes=config.flush_bytes, shipping=self._shipping()
+        )
+        if options != hosted.core.options:
+            hosted.core.options = options
+
+    def _shipping(self) -> ShippingMode:
+        enabled = self._node.state.features.get("side-snapshots", 0) > 0
+        return ShippingMode.SIDE if enabled else ShippingMode.LOG
+
+    def _open(
+        self, topic: TopicState, partition: PartitionState, mine: Vnode, config: TopicConfig
+    ) -> None:
+        self._opening[partition.group] = mine
+        # A newcomer of a move learns from the leader who takes part.
+        founds = mine in partition.replicas
+        initial = Configuration(partition.replicas) if founds else None
+        loaded: list[Hosted] = []
+
+        def load() -> None:
+            loaded.append(
+                self._node.groups.load(
+                    partition.group,
+                    directory_of(topic.name, partition, mine),
+                    vnode=mine,
+                    initial=initial,
+                    options=Options(flush_bytes=config.flush_bytes, shipping=self._shipping()),
+                    log_config=config.log_config(),
+                    flush_ms=config.flush_ms,
+                    machines=machines_of_a_topic,
+                )
+            )
+
+        def done(error: OSError | None) -> None:
+            if self._opening.get(partition.group) == mine:
+                del self._opening[partition.group]
+            if error is not None:
+                self.failures[partition.group] = str(error)
+                log.error(
+                    "the replica of %s/%d cannot be opened: %s. It takes no part until this node"
+                    " is started again",
+                    topic.name,
+                    partition.index,
+                    error,
+                )
+                return
+            self._opened(topic.name, partition, loaded[0])
+
+        self._node.executor.submit("open", load, done)
+
+    def _opened(self, name: str, partition: PartitionState, hosted: Hosted) -> None:
+        state = self._node.state
+        current = state.partition(partition.group)
+        mine = None if current is None else current.replica_on(self._node.id)
+        if self._closed or hosted.replica.core.vnode != mine:
+            hosted.replica.close()  # it was deleted, or moved away, in the meantime
+            self._discard(partition.group, hosted.replica.core.vnode, name, partition)
+            return
+        self._node.groups.admit(hosted)
+        topic = state.topics[name]
+        config = TopicConfig.from_strings(topic.config, state.config)
+        opened = Partition(self._node.groups, hosted, name, partition.index, config)
+        hosted.replica.core.voter.electable = self._node.may_lead
+        self._partitions[name, partition.index] = opened
+        self._by_group[partition.group] = opened
+        self._directories[partition.group] = directory_of(
+            name, partition, hosted.replica.core.vnode
+        )
+        opened.watch(lambda: self._watch(opened))
+        self._configure(opened, config)
+        self._watch(opened)
+        if partition.replicas[0] == hosted.replica.core.vnode:
+            self._node.groups.stand(hosted, STAND_AGAIN_S)
+
+    # --- Removing --------------------------------------------------------------------------------
+
+    def _remove(self, group: GroupId) -> None:
+        """Close a replica and delete its files."""
+        partition = self._by_group.pop(group)
+        del self._partitions[partition.topic, partition.index]
+        self._close(partition)
+        self._changing.pop(group, None)
+        directory = self._directories.pop(group)
+        self._node.executor.submit(
+            "open", lambda: self._delete(directory), lambda error: _complain(directory, error)
+        )
+
+    def _close(self, partition: Partition) -> None:
+        partition.closed = True
+        self._led.discard(partition.group)
+        self._node.presence.lead_no_more(partition.group)
+        self._node.groups.close(partition.group)
+        partition.wake()
+        self._notify(partition)
+
+    def _discard(
+        self, group: GroupId, vnode: Vnode, name: str, partition: PartitionState
+    ) -> None:
+        directory = directory_of(name, partition, vnode)
+        if not self._closed and group not in self._opening and group not in self._by_group:
+            self._node.executor.submit(
+                "open", lambda: self._delete(directory), lambda error: _complain(directory, error)
+            )
+
+    def _delete(self, directory: str) -> None:
+        path = self._node.config.data / directory
+        if path.exists():
+            shutil.rmtree(path)
+        parent = path.parent
+        if parent.is_dir() and not any(parent.iterdir()):
+            parent.rmdir()
+
+    def delete_leftovers(self) -> None:
+        """Delete replicas that a crash kept this node from deleting; its state must be current."""
+        state = self._node.state
+        wanted = set()
+        for topic, partition in state.partitions():
+            mine = partition.replica_on(self._node.id)
+            if mine is not None:
+                wanted.add(directory_of(topic.name, partition, mine))
+        root = self._node.config.data
+        found = (f"{TOPICS}/{each.parent.name}/{each.name}" for each in _replicas_below(root))
+        for directory in [each for each in found if each not in wanted]:
+            log.info("deleting %s: it belongs to no replica of this node any more", directory)
+            self._node.executor.submit(
+                "open",
+                lambda directory=directory: self._delete(directory),  # type: ignore[misc]
+                lambda error, directory=directory: _complain(directory, error),  # type: ignore[misc]
+            )
+
+    # --- Leadership ------------------------------------------------------------------------------
+
+    def _watch(self, partition: Partition) -> None:
+        """Something moved; tell whoever wants to know if it is leadership."""
+        leads = partition.is_leader
+        if leads == (partition.group in self._led):
+            return
+        if leads:
+            self._led.add(partition.group)
+            self._node.presence.lead(
+                Claim(partition.group, partition.core.term, partition.in_sync())
+            )
+        else:
+            self._led.discard(partition.group)
+            self._changing.pop(partition.group, None)
+            self._node.presence.lead_no_more(partition.group)
+        self._notify(partition)
+
+    def _notify(self, partition: Partition) -> None:
+        for listener in tuple(self._listeners):
+            listener(partition)
+
+    # --- Moving ----------------------------------------------------------------------------------
+
+    async def _tend(self) -> None:
+        """Move on the partitions that are led here and should be elsewhere."""
+        while True:
+            await asyncio.sleep(TEND_S)
+            for group in tuple(self._led):
+                state = self._node.state.partition(group)
+                partition = self._by_group.get(group)
+                if state is None or partition is None:
+                    continue
+                if state.target is not None or partition.core.configuration.learners:
+                    self._move_on(partition, state)
+
+    def _move_on(self, partition: Partition, state: PartitionState) -> None:
+        core = partition.core
+        goal = state.target or state.replicas
+        current = core.configuration
+        if current == Configuration(goal):
+            if state.target is not None and core.configuration_offset <= core.committed:
+                self._spawn(self._finish(partition.group, goal))
+            return
+        under_way = self._changing.get(partition.group)
+        if under_way is None:
+            self._changing[partition.group] = goal
+            self._spawn(self._change(partition, goal))
+        elif under_way != goal:
+            self._changing[partition.group] = goal
+            self._spawn(self._cancel(partition))
+
+    async def _change(self, partition: Partition, goal: tuple[Vnode, ...]) -> None:
+        outcome = await self._node.groups.ask(
+            partition.hosted, lambda token: ev.ChangeConfiguration(token, goal), CHANGE_TIMEOUT_S
+        )
+        self._changing.pop(partition.group, None)
+        if isinstance(outcome, ev.Refused):
+            log.info(
+                "%s/%d is not moved yet: %s", partition.topic, partition.index, outcome.why.value
+            )
+
+    async def _cancel(self, partition: Partition) -> None:
+        await self._node.groups.ask(
+            partition.hosted, ev.CancelChange, CHANGE_TIMEOUT_S
+        )
+
+    async def _finish(self, group: GroupId, goal: tuple[Vnode, ...]) -> None:
+        if group in self._changing:
+            return
+        self._changing[group] = goal
+        try:
+            await self._node.controller.propose(
+                cmd.FinishReassign(token=cmd.new_token(), group=group, target=goal),
+                FINISH_TIMEOUT_S,
+            )
+        except ClusterError as error:
+            log.debug("group %d has moved, but that is not known yet: %s", group, error)
+        finally:
+            self._changing.pop(group, None)
+
+    # --- Housekeeping ----------------------------------------------------------------------------
+
+    async def _housekeep(self) -> None:
+        while True:
+            await asyncio.sleep(self._node.config.housekeeping_s)
+            now = wall_ms()
+            for number, partition in enumerate(self):
+                if not partition.closed:
+                    partition.housekeep(now)
+                if number % HOUSEKEEPING_BATCH == HOUSEKEEPING_BATCH - 1:
+                    await asyncio.sleep(0)
+
+    # --- The end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for partition in self:
+            self._close(partition)
+        self._partitions.clear()
+        self._by_group.clear()
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = self._node.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def directory_of(topic: str, partition: PartitionState, vnode: Vnode) -> str:
+    """Where a replica lives. Topics may be deleted and created anew, and replicas may come back."""
+    return f"{TOPICS}/{topic}/{partition.index}-g{partition.group}-r{vnode.revision}"
+
+
+def _replicas_below(root: Path) -> list[Path]:
+    topics = root / TOPICS
+    if not topics.is_dir():
+        return []
+    return [each for topic in topics.iterdir() if topic.is_dir() for each in topic.iterdir()]
+
+
+def _complain(directory: str, error: OSError | None) -> None:
+    if error is not None:
+        log.warning("%s could not be deleted: %s", directory, error)
+

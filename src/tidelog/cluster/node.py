@@ -1,0 +1,500 @@
+"""One node: all its rooms put together, from an empty directory to a member of a cluster.
+
+    network    what other nodes say comes in here (`rpc.Handler`)
+    groups     the replicas, group 0 among them, and their timers
+    state      what group 0 says about the cluster
+    hosting    makes the replicas on this node those that the state wants
+    presence   who is there and who leads what
+    steward    what the leader of group 0 does for all
+    controller changes to the cluster, from anybody
+
+A start: open group 0, find whoever leads it, tell it where this node is, wait until the state says
+so too. Only then do clients get to see this node, with metadata as new as its own membership.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import itertools
+import json
+import logging
+import os
+import random
+import resource
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from tidelog.cluster import strictjson
+from tidelog.cluster.calls import (
+    Admission,
+    Application,
+    Call,
+    Handover,
+    encode_result,
+    refusal_of,
+    refusal_text,
+)
+from tidelog.cluster.commands import CorruptCommand
+from tidelog.cluster.commands import decode as decode_command
+from tidelog.cluster.config import NodeConfig
+from tidelog.cluster.controller import Controller, wait_for
+from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.executor import Executor
+from tidelog.cluster.groups import Groups, Hosted
+from tidelog.cluster.hosting import Hosting
+from tidelog.cluster.leaders import Claim, CorruptClaims, LeaderTable
+from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
+from tidelog.cluster.operations import Operations
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.presence import Presence
+from tidelog.cluster.state import ClusterState
+from tidelog.cluster.steward import RELEASE, Steward
+from tidelog.raft import events as ev
+from tidelog.raft.beats import BeatOptions, Beats
+from tidelog.raft.configuration import Configuration
+from tidelog.raft.core import Options
+from tidelog.raft.messages import Message
+from tidelog.raft.types import GroupId, NodeId, Vnode
+from tidelog.records import NO_OFFSET
+from tidelog.rpc import Limits, Network, RpcError, Unreachable
+from tidelog.storage import BatchCache, LogConfig, RealDisk
+
+log = logging.getLogger(__name__)
+
+JOIN_ATTEMPT_S: Final = 2.0
+JOIN_PAUSE_S: Final = 0.03
+PATIENT_ATTEMPTS: Final = 20
+# A node that leaves in peace hands over what it leads, as long as that does not take for ever.
+GOODBYE_S: Final = 3.0
+FLUSH_MS: Final = 100
+# The first founder stands at once and goes on asking while the others start.
+STAND_AGAIN_S: Final = (0.02,) * 5 + (0.05,) * 40
+IDENTITY: Final = "node.json"
+LOCK: Final = "lock"
+
+
+class StartFailed(Exception):
+    """This node cannot start; the message says what to do."""
+
+
+class Node:
+    def __init__(self, config: NodeConfig, *, limits: Limits | None = None) -> None:
+        self.config = config
+        self.id = NodeId(config.id)
+        self.founders = tuple(NodeId(seed.id) for seed in config.seeds) or (self.id,)
+        self.loop: asyncio.AbstractEventLoop
+        self.state = ClusterState()
+        self.leaders = LeaderTable()
+        self.controller = Controller(self)
+        self.presence = Presence(self)
+        self.hosting = Hosting(self)
+        self.steward = Steward(self)
+        self.operations = Operations(self)
+        self.network: Network
+        self.groups: Groups
+        self.executor: Executor
+        self.may_lead = True
+        self._limits = limits or Limits()
+        self._lock: IO[str] | None = None
+        self._known_peers: dict[NodeId, Address] = {}
+        self._led_the_cluster = False
+        self._told = NO_OFFSET  # how far the members of group 0 were told that it is committed
+
+    # --- What others see of it -------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        return self.hosting.get(topic, index)
+
+    def partitions(self) -> Iterator[Partition]:
+        return iter(self.hosting)
+
+    def hosted_partition(self, group: GroupId) -> Partition | None:
+        return self.hosting.by_group(group)
+
+    def on_leadership(self, listener: Callable[[Partition], None]) -> Callable[[], None]:
+        """Call this when a partition here begins or ceases to lead, or is closed."""
+        return self.hosting.on_leadership(listener)
+
+    def is_alive(self, node_id: int) -> bool:
+        return self.presence.is_alive(NodeId(node_id))
+
+    def leader_of(self, topic: str, index: int) -> tuple[NodeId | None, int]:
+        """Who leads a partition, and in which epoch, as far as this node knows."""
+        group = self.state.group_of(topic, index)
+        found = None if group is None else self.leaders.leadership(group)
+        if found is None:
+            return None, -1
+        hosted = self.hosting.get(topic, index)
+        if hosted is not None and hosted.core.term > found.term:
+            return None, found.term  # that leader is deposed; the next one will say so itself
+        if found.node == self.id and (hosted is None or not hosted.is_leader):
+            return None, found.term  # it was this node, which has lost its majority since
+        return found.node, found.term
+
+    def peers(self) -> Iterator[NodeId]:
+        return iter(tuple(self._known_peers))
+
+    async def operate(self, payload: bytes) -> bytes:
+        """Do what an operator asks for; JSON both ways, errors included."""
+        return await self.operations.operate(payload)
+
+    # --- Start and stop --------------------------------------------------------------------------
+
+    async def start(self, kafka: Address) -> None:
+        """Take part in the cluster; returns when this node is a member that others know.
+
+        `kafka` is where clients will reach this node.
+        """
+        self.loop = asyncio.get_running_loop()
+        try:
+            self._take_directory()
+        except StartFailed:
+            self._release_directory()
+            raise
+        raise_file_limit()
+        config = self.config
+        self.network = Network(self.id, config.cluster, self, limits=self._limits)
+        self.executor = Executor(self.loop)
+        beats = Beats(
+            self.id,
+            BeatOptions(
+                interval_ms=config.heartbeat_ms, election_timeout_ms=config.election_timeout_ms
+            ),
+            random.Random(),
+        )
+        disk = RealDisk(config.data)
+        cache = BatchCache(config.cache_bytes)
+        self.groups = Groups(self.loop, self.network, self.executor, beats, disk, cache)
+        try:
+            await self._enter(kafka)
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _enter(self, kafka: Address) -> None:
+        config = self.config
+        port = await self.network.listen(config.rpc.host, config.rpc.port)
+        rpc = Address(config.rpc.public_host, config.rpc.public_port(port))
+        for seed in config.seeds:
+            self._set_peer(NodeId(seed.id), Address(seed.host, seed.port))
+        self.state.on_change(self._state_changed)
+        application = Application(
+            self.id, config.rack, rpc, kafka, RELEASE, self.id in self.founders
+        )
+        await self._open_group_0(application)
+        self.steward.start()
+        await self._join(application)
+        self.hosting.delete_leftovers()
+        self.hosting.start()
+        self.presence.start()
+
+    async def stop(self) -> None:
+        """Hand over what this node leads, flush, and end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._say_goodbye()
+        await self._end()
+
+    async def _end(self) -> None:
+        self.steward.close()
+        self.presence.close()
+        self.hosting.close()
+        self.groups.close_all()
+        await self.network.close()
+        await asyncio.to_thread(self.executor.close)
+        self._release_directory()
+
+    def _release_directory(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_directory(self) -> None:
+        """Make sure that this is our directory, and that nobody else uses it."""
+        data = self.config.data
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            self._lock = (data / LOCK).open("a+")
+        except OSError as error:
+            raise StartFailed(f"{data} cannot be used for data: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StartFailed(f"another node uses {data}: stop it first") from error
+        identity = _read_identity(data / IDENTITY)
+        if identity is not None and identity["id"] != self.id:
+            raise StartFailed(
+                f"{data} holds the data of node {identity['id']}, and this is node {self.id}:"
+                " use another directory"
+            )
+
+    # --- Group 0 ---------------------------------------------------------------------------------
+
+    async def _open_group_0(self, application: Application) -> None:
+        identity = _read_identity(self.config.data / IDENTITY)
+        if identity is not None:
+            revision = identity["revision"]
+        elif application.founder:
+            revision = 0
+        else:
+            revision = (await self._apply_for_membership(application)).revision
+        if identity is None:
+            _write_identity(self.config.data / IDENTITY, {"id": self.id, "revision": revision})
+        voters = tuple(Vnode(node, 0) for node in self.founders)
+        hosted = self.groups.load(
+            CONTROLLER_GROUP,
+            "controller",
+            vnode=Vnode(self.id, revision),
+            initial=Configuration(voters) if application.founder else None,
+            options=Options(),
+            log_config=LogConfig(),
+            flush_ms=FLUSH_MS,
+            machines=lambda: [self.state],
+        )
+        self.groups.admit(hosted)
+        hosted.on_touched = lambda: self._group_0_touched(hosted)
+        if voters[0] == hosted.replica.core.vnode:
+            self.groups.stand(hosted, STAND_AGAIN_S)
+
+    def _group_0_touched(self, hosted: Hosted) -> None:
+        core = hosted.replica.core
+        if core.leading is not None and core.committed > self._told:
+            # Whoever changes the cluster on one node wants to see that on the next one, so the
+            # others hear of a commit at once and not with the next heartbeat.
+            self._told = core.committed
+            for peer in tuple(core.progress):
+                hosted.step(ev.BeatDue(peer))
+        if core.ready == self._led_the_cluster:
+            return
+        self._led_the_cluster = core.ready
+        if core.ready:
+            log.info("node %d leads the cluster, in term %d", self.id, core.term)
+            self.presence.lead(Claim(CONTROLLER_GROUP, core.term, (self.id,)))
+        else:
+            self.presence.lead_no_more(CONTROLLER_GROUP)
+
+    async def _join(self, application: Application) -> None:
+        """Tell the cluster where this node is, and wait until its own state says so."""
+        await self._apply_for_membership(application)
+
+        def known() -> bool:
+            me = self.state.members.get(self.id)
+            return me is not None and (me.rpc, me.kafka) == (application.rpc, application.kafka)
+
+        while True:
+            try:
+                await wait_for(self.state.on_change, known, JOIN_ATTEMPT_S)
+                return
+            except ClusterError:
+                log.info("waiting to hear of my own membership")
+
+    async def _apply_for_membership(self, application: Application) -> Admission:
+        """Ask until somebody lets this node in; raises `StartFailed` if it never will."""
+        payload = strictjson.write(application)
+        complaint = ""
+        for attempt in itertools.count():
+            for ask in self._doors(payload, attempt):
+                try:
+                    admission = strictjson.read(Admission, await ask())
+                except RpcError as error:
+                    problem = refusal_of(str(error))
+                    if problem.problem is Problem.UNKNOWN_NODE:
+                        raise StartFailed(problem.message) from error
+                    reason = problem.message
+                except ClusterError as error:
+                    reason = error.message
+                except (OSError, strictjson.NotThis) as error:
+                    reason = str(error)
+                else:
+                    for peer in admission.peers:
+                        self._set_peer(peer.id, peer.rpc)
+                    return admission
+                if reason != complaint:
+                    complaint = reason
+                    log.info("not a member yet: %s", reason)
+            await asyncio.sleep(JOIN_PAUSE_S)
+        raise AssertionError("there is no last attempt")
+
+    def _doors(self, payload: bytes, attempt: int) -> Iterator[Callable[[], Awaitable[bytes]]]:
+        """Whom to ask: whoever leads, or the seeds, who know.
+
+        A replica of group 0 soon hears of its leader, unless the leader looks for this node where
+        it was before; then the seeds are asked as well.
+        """
+        leader = self.controller_id()
+        if leader == self.id:
+            yield lambda: self._on_join(payload)
+            return
+        if leader is not None:
+            yield lambda: self.network.call(leader, Call.JOIN, payload, JOIN_ATTEMPT_S)
+        elif self.groups.get(CONTROLLER_GROUP) is None or attempt >= PATIENT_ATTEMPTS:
+            for seed in self.config.seeds:
+                if seed.id != self.id:
+                    yield lambda seed=seed: self.network.call_address(  # type: ignore[misc]
+                        seed.host, seed.port, Call.JOIN, payload, JOIN_ATTEMPT_S
+                    )
+
+    def controller_id(self) -> NodeId | None:
+        """Who leads group 0: by word of its leader, or as this node's own replica knows."""
+        hosted = self.groups.get(CONTROLLER_GROUP)
+        if hosted is not None:
+            core = hosted.replica.core
+            if core.leading is not None:
+                return self.id if core.ready else None
+            if core.leader is not None:
+                return core.leader.id
+        told = self.leaders.get(CONTROLLER_GROUP)
+        return None if told == self.id else told  # this node knows that it is not
+
+    # --- The cluster changes ---------------------------------------------------------------------
+
+    def _state_changed(self) -> None:
+        for member in self.state.members.values():
+            if member.id != self.id:
+                self._set_peer(member.id, member.rpc)
+        expected = self.state.members.keys() | self.state.seeds
+        for node in self._known_peers.keys() - expected:
+            if self.state.cluster_id:
+                del self._known_peers[node]
+                self.network.remove_peer(node)
+        me = self.state.members.get(self.id)
+        may_lead = me is None or me.status is MemberStatus.ACTIVE
+        if may_lead != self.may_lead:
+            self.may_lead = may_lead
+            for hosted in self.groups:
+                hosted.replica.core.voter.electable = may_lead
+
+    def _set_peer(self, node: NodeId, address: Address) -> None:
+        if node != self.id and self._known_peers.get(node) != address:
+            self._known_peers[node] = address
+            self.network.set_peer(node, address.host, address.port)
+
+    # --- Leaving ---------------------------------------------------------------------------------
+
+    async def _say_goodbye(self) -> None:
+        """Hand over everything that this node leads to somebody who is up to date."""
+        handovers = []
+        for hosted in self.groups:
+            core = hosted.replica.core
+            if core.leading is None:
+                continue
+            able = [
+                (progress.match, node)
+                for node, progress in core.progress.items()
+                if core.configuration.is_voter(node) and self.is_alive(node.id)
+            ]
+            if able:
+                target = max(able)[1]
+                handovers.append(self.groups.transfer(hosted, target, GOODBYE_S))
+        await asyncio.gather(*handovers)
+
+    # --- rpc.Handler -----------------------------------------------------------------------------
+
+    def on_message(self, sender: NodeId, message: Message) -> None:
+        self.presence.heard(sender)
+        self.groups.receive(message)
+
+    def on_beat(self, sender: NodeId, body: bytes) -> bytes:
+        self.presence.heard(sender)
+        return self.groups.receive_beat(sender, body)
+
+    def on_beat_reply(self, sender: NodeId, body: bytes) -> None:
+        self.presence.heard(sender)
+        self.groups.receive_beat_reply(sender, body)
+
+    def on_peer_connected(self, node_id: NodeId) -> None:
+        self.presence.heard(node_id)
+
+    def on_peer_lost(self, node_id: NodeId) -> None:
+        self.presence.connection_lost(node_id)
+
+    async def on_call(self, sender: NodeId, method: int, payload: bytes) -> bytes:
+        try:
+            match method:
+                case Call.PING:
+                    return b""
+                case Call.JOIN:
+                    return await self._on_join(payload)
+                case Call.PROPOSE:
+                    command = decode_command(payload)
+                    return encode_result(
+                        await self.controller.carry_out(command, JOIN_ATTEMPT_S)
+                    )
+                case Call.CLAIMS:
+                    self.presence.take_claims(sender, payload)
+                    return b""
+                case Call.TRANSFER:
+                    return await self._on_transfer(payload)
+                case Call.OPERATE:
+                    return await self.operations.answer(payload)
+        except ClusterError as error:
+            raise RpcError(refusal_text(error)) from error
+        except (CorruptCommand, CorruptClaims, strictjson.NotThis) as error:
+            raise RpcError(str(error)) from error
+        raise RpcError(f"there is no call {method} in this release: upgrade this node")
+
+    async def ask(self, node: NodeId, call: Call, payload: bytes, timeout: float) -> bytes:
+        """Call a node, which may be this one; raises `ClusterError`."""
+        try:
+            if node == self.id:
+                return await self.on_call(self.id, call, payload)
+            return await self.network.call(node, call, payload, timeout)
+        except RpcError as error:
+            raise refusal_of(str(error)) from error
+        except OSError as error:
+            raise ClusterError(Problem.UNAVAILABLE, str(error)) from error
+
+    async def _on_join(self, payload: bytes) -> bytes:
+        application = strictjson.read(Application, payload)
+        leader = self.controller_id()
+        if leader == self.id:
+            return strictjson.write(await self.steward.admit(application))
+        if leader is None or leader == application.id:
+            raise ClusterError(Problem.NOT_CONTROLLER, "nobody leads the cluster yet")
+        try:
+            return await self.network.call(leader, Call.JOIN, payload, JOIN_ATTEMPT_S)
+        except Unreachable as error:
+            raise ClusterError(Problem.UNAVAILABLE, str(error)) from error
+
+    async def _on_transfer(self, payload: bytes) -> bytes:
+        handover = strictjson.read(Handover, payload)
+        hosted = self.groups.get(GroupId(handover.group))
+        if hosted is None or hosted.replica.core.leading is None:
+            raise ClusterError(Problem.NOT_CONTROLLER, "this node does not lead that group")
+        outcome = await self.groups.transfer(hosted, handover.target, GOODBYE_S)
+        if isinstance(outcome, ev.Refused):
+            raise ClusterError(Problem.UNAVAILABLE, f"not handed over: {outcome.why.value}")
+        return b""
+
+
+def _read_identity(path: Path) -> "dict[str, int] | None":
+    try:
+        found = json.loads(path.read_text())
+        return {"id": int(found["id"]), "revision": int(found["revision"])}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StartFailed(f"{path} cannot be read: {error}") from error
+
+
+def _write_identity(path: Path, identity: "dict[str, int]") -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("w") as file:
+        json.dump(identity, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,282 @@
+"""What operators ask a cluster: how it is, what a log looks like, which node should go.
+
+Questions and answers are JSON, so that the command line, scripts and people can use them:
+
+    {"operation": "status", "arguments": {}}      {"result": {...}}
+    {"operation": "log", ...}                     {"error": {"problem": ..., "message": ...}}
+
+Any node answers. What only another node knows is asked of that node.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.cluster.calls import Call
+from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.model import MemberStatus
+from tidelog.cluster.partition import Partition
+from tidelog.raft.types import NodeId
+
+if TYPE_CHECKING:
+    from tidelog.cluster.node import Node
+
+NODE_TIMEOUT_S: Final = 2.0
+MAX_LISTED: Final = 1000  # partitions of one kind in a status
+MAX_GAPS: Final = 64  # of one replica, the newest
+MAX_SEGMENTS: Final = 256
+
+Arguments = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+class Operations:
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        # What fronts have to say about themselves in a status, by name.
+        self.gauges: dict[str, Callable[[], Answer]] = {}
+        # What anybody may ask of any node, and what nodes ask each other about themselves.
+        self._public: dict[str, Callable[[Arguments], Awaitable[Answer]]] = {
+            "status": self._status,
+            "log": self._log,
+            "drain": self._drain,
+            "undrain": self._undrain,
+            "decommission": self._decommission,
+            "features": self._features,
+        }
+        self._local: dict[str, Callable[[Arguments], Answer]] = {
+            "node": self._describe_node,
+            "replica": self._describe_replica,
+        }
+
+    async def operate(self, payload: bytes) -> bytes:
+        """Answer an operator; whatever is wrong is part of the answer."""
+        try:
+            name, arguments = _parse(payload)
+            operation = self._public.get(name)
+            if operation is None:
+                raise ClusterError(
+                    Problem.INVALID_NAME,
+                    f"there is no operation {name[:60]!r}; there are {', '.join(self._public)}",
+                )
+            return _dump({"result": await operation(arguments)})
+        except ClusterError as error:
+            return _dump({"error": {"problem": error.problem.value, "message": error.message}})
+
+    async def answer(self, payload: bytes) -> bytes:
+        """Answer another node; raises `ClusterError`."""
+        name, arguments = _parse(payload)
+        operation = self._local.get(name)
+        if operation is None:
+            raise ClusterError(Problem.INVALID_NAME, f"there is no operation {name[:60]!r}")
+        return _dump(operation(arguments))
+
+    async def _ask(self, node: NodeId, name: str, arguments: Arguments) -> Answer | None:
+        """Ask a node about itself; None if it does not answer."""
+        payload = _dump({"operation": name, "arguments": arguments})
+        try:
+            answer = await self._node.ask(node, Call.OPERATE, payload, NODE_TIMEOUT_S)
+            found = json.loads(answer)
+        except (ClusterError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    # --- Status ---------------------------------------------------------------------------------
+
+    async def _status(self, _arguments: Arguments) -> Answer:
+        node, state = self._node, self._node.state
+        members = sorted(state.members.values(), key=lambda member: member.id)
+        found = await asyncio.gather(*(self._ask(each.id, "node", {}) for each in members))
+        leaderless: list[str] = []
+        behind: list[str] = []
+        moving: list[str] = []
+        for topic, partition in state.partitions():
+            name = f"{topic.name}/{partition.index}"
+            leadership = node.leaders.leadership(partition.group)
+            leader, _epoch = node.leader_of(topic.name, partition.index)
+            if leader is None or not node.is_alive(leader):
+                leaderless.append(name)
+            alive = [each.id for each in partition.replicas if node.is_alive(each.id)]
+            in_sync = set(leadership.in_sync) if leadership is not None else set()
+            if len(alive) < len(partition.replicas) or not in_sync >= set(alive):
+                behind.append(name)
+            if partition.target is not None:
+                moving.append(name)
+        return {
+            "cluster_id": state.cluster_id,
+            "controller": node.controller_id(),
+            "version": state.version,
+            "features": dict(state.features),
+            "nodes": [
+                {
+                    "id": member.id,
+                    "rack": member.rack,
+                    "rpc": str(member.rpc),
+                    "kafka": str(member.kafka),
+                    "status": member.status.value,
+                    "alive": answer is not None,
+                    "replicas": state.replica_counts.get(member.id, 0),
+                    **(answer or {}),
+                }
+                for member, answer in zip(members, found, strict=True)
+            ],
+            "topics": len(state.topics),
+            "partitions": state.partition_count,
+            "leaderless": leaderless[:MAX_LISTED],
+            "under_replicated": behind[:MAX_LISTED],
+            "moving": moving[:MAX_LISTED],
+        }
+
+    def _describe_node(self, _: Arguments) -> Answer:
+        node = self._node
+        partitions = list(node.partitions())
+        usage = shutil.disk_usage(node.config.data)
+        failed = {
+            f"{each.topic}/{each.index}": each.failed
+            for each in partitions
+            if each.failed is not None
+        }
+        for group, why in node.hosting.failures.items():
+            place = node.state.partition_of(group)
+            if place is not None:
+                failed[f"{place[0]}/{place[1]}"] = why
+        return {
+            "pid": os.getpid(),
+            "leaders": node.hosting.led,
+            "data_bytes": sum(each.size for each in partitions),
+            "disk_free_bytes": usage.free,
+            "failed_partitions": failed,
+            **{name: gauge() for name, gauge in self.gauges.items()},
+        }
+
+    # --- Log ------------------------------------------------------------------------------------
+
+    async def _log(self, arguments: Arguments) -> Answer:
+        state = self._node.state
+        topic, index = _topic_and_index(arguments)
+        partition = state.partition_at(topic, index)
+        nodes = [each.id for each in partition.hosts]
+        found = await asyncio.gather(
+            *(self._ask(each, "replica", {"topic": topic, "partition": index}) for each in nodes)
+        )
+        return {
+            "topic": topic,
+            "partition": index,
+            "group": partition.group,
+            "replicas": [
+                {"node": node, "alive": answer is not None, **(answer or {})}
+                for node, answer in zip(nodes, found, strict=True)
+            ],
+        }
+
+    def _describe_replica(self, arguments: Arguments) -> Answer:
+        topic, index = _topic_and_index(arguments)
+        partition = self._node.partition(topic, index)
+        if partition is None:
+            raise ClusterError(
+                Problem.UNKNOWN_PARTITION, f"this node has no replica of {topic}/{index}"
+            )
+        return describe_replica(partition)
+
+    # --- Nodes ----------------------------------------------------------------------------------
+
+    async def _drain(self, arguments: Arguments) -> Answer:
+        return await self._set_status(_node_id(arguments), MemberStatus.DRAINING)
+
+    async def _undrain(self, arguments: Arguments) -> Answer:
+        return await self._set_status(_node_id(arguments), MemberStatus.ACTIVE)
+
+    async def _decommission(self, arguments: Arguments) -> Answer:
+        node = _node_id(arguments)
+        if node not in self._node.state.members:
+            return {"node": node, "status": "gone", "replicas_left": 0, "leaders_left": 0}
+        return await self._set_status(node, MemberStatus.LEAVING)
+
+    async def _set_status(self, node: NodeId, status: MemberStatus) -> Answer:
+        """Set it, unless it is so already, and tell how far that has got."""
+        state = self._node.state
+        if state.member(node).status is not status:
+            await self._node.controller.set_member_status(node, status)
+        member = state.members.get(node)
+        leads = sum(
+            self._node.leaders.get(partition.group) == node for _, partition in state.partitions()
+        )
+        return {
+            "node": node,
+            "status": "gone" if member is None else member.status.value,
+            "replicas_left": state.replica_counts.get(node, 0),
+            "leaders_left": leads,
+        }
+
+    async def _features(self, _: Arguments) -> Answer:
+        return dict(self._node.state.features)
+
+
+def describe_replica(partition: Partition) -> Answer:
+    """All that a drawing of a replica needs; log offsets but for the three that clients see."""
+    core, log = partition.core, partition.replica.log
+    snapshot = core.snapshot
+    segments = log.describe(MAX_SEGMENTS, core.hard.compacted).segments
+    gaps = [list(gap) for segment in segments for gap in segment.gaps]
+    return {
+        "role": core.role.value,
+        "term": core.term,
+        "leader": None if core.leader is None else core.leader.id,
+        "start": log.start,
+        "dirty": log.dirty,
+        "flushed": log.flushed,
+        "committed": core.committed,
+        "visible": core.visible,
+        "applied": core.applied,
+        "readable": core.readable,
+        "collectible": core.collectible,
+        "compacted": core.hard.compacted,
+        "snapshot": None
+        if snapshot is None
+        else {"offset": snapshot.offset, "size": snapshot.size},
+        "failed": partition.failed,
+        "log_start": partition.log_start,
+        "high_watermark": partition.high_watermark,
+        "end": partition.end,
+        "bytes": partition.size,
+        "segments": [
+            {"base": each.base, "last": each.last, "term": each.term, "bytes": each.bytes}
+            for each in segments
+        ],
+        "gaps": gaps[-MAX_GAPS:],
+    }
+
+
+def _parse(payload: bytes) -> tuple[str, Arguments]:
+    try:
+        question = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(Problem.INVALID_NAME, f"an operation is JSON: {error}") from error
+    name = question.get("operation") if isinstance(question, dict) else None
+    arguments = question.get("arguments", {}) if isinstance(question, dict) else None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise ClusterError(
+            Problem.INVALID_NAME, 'an operation is {"operation": NAME, "arguments": {...}}'
+        )
+    return name, arguments
+
+
+def _dump(answer: object) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _topic_and_index(arguments: Arguments) -> tuple[str, int]:
+    topic, index = arguments.get("topic"), arguments.get("partition")
+    if not isinstance(topic, str) or type(index) is not int:
+        raise ClusterError(Problem.UNKNOWN_PARTITION, "name a topic and the number of a partition")
+    return topic, index
+
+
+def _node_id(arguments: Arguments) -> NodeId:
+    node = arguments.get("node")
+    if type(node) is not int:
+        raise ClusterError(Problem.UNKNOWN_NODE, "name the id of a node")
+    return NodeId(node)

@@ -1,0 +1,181 @@
+"""Who is there, and who leads what: what nodes tell each other all the time.
+
+Every node tells every other what it leads: at once when that changes, and all of it every few
+seconds for those who missed something. In between it just says that it is there. A node that was
+not heard for `SILENCE_S`, or whose connection broke and cannot be had again, counts as gone; that
+directs clients and placement, and lets groups that it led elect somebody else sooner. It decides
+nothing: Raft does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster.calls import Call
+from tidelog.cluster.leaders import Claim, decode_claims, encode_claims
+from tidelog.cluster.model import CONTROLLER_GROUP
+from tidelog.raft.types import GroupId, NodeId
+
+if TYPE_CHECKING:
+    from tidelog.cluster.node import Node
+
+log = logging.getLogger(__name__)
+
+HELLO_S: Final = 0.5  # how often a node says that it is there
+EVERYTHING_S: Final = 5.0  # how often it says all that it leads
+SILENCE_S: Final = 2.5  # five times that it did not say so
+CALL_TIMEOUT_S: Final = 1.0
+# A connection broke: how long the node may take to answer on a new one.
+SECOND_CHANCE_S: Final = 0.25
+
+
+class Presence:
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._heard: dict[NodeId, float] = {}
+        self._claims: dict[GroupId, Claim] = {}  # what this node leads, as it was last told
+        self._news: dict[GroupId, Claim] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        self._scheduled = False
+        self._last_everything = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._closed = False
+
+    def start(self) -> None:
+        self._tick()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._telling:
+            task.cancel()
+
+    def on_news(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call this when a leader made itself known; the answer takes it back."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # --- Who is there ---------------------------------------------------------------------------
+
+    def is_alive(self, node: NodeId) -> bool:
+        if node == self._node.id:
+            return True
+        heard = self._heard.get(node)
+        return heard is not None and self._node.loop.time() - heard < SILENCE_S
+
+    def heard(self, node: NodeId) -> None:
+        self._heard[node] = self._node.loop.time()
+
+    def connection_lost(self, node: NodeId) -> None:
+        """The connection to a node broke: find out whether the node is gone with it."""
+        if not self._closed:
+            self._spawn(self._check(node))
+
+    async def _check(self, node: NodeId) -> None:
+        try:
+            await self._node.network.call(node, Call.PING, b"", SECOND_CHANCE_S)
+        except OSError as error:
+            if self._closed:
+                return
+            log.warning("node %s is gone: %s", node, error)
+            self._heard.pop(node, None)
+            self._node.groups.suspect(node)
+        else:
+            self.heard(node)
+
+    # --- Who leads what -------------------------------------------------------------------------
+
+    def lead(self, claim: Claim) -> None:
+        """This node leads a group, with these replicas in sync; told at the end of this turn."""
+        if self._claims.get(claim.group) == claim:
+            return
+        self._claims[claim.group] = claim
+        self._news[claim.group] = claim
+        if self._node.leaders.claim(self._node.id, claim):
+            self._notify()
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._node.loop.call_soon(self._tell_news)
+
+    def lead_no_more(self, group: GroupId) -> None:
+        self._claims.pop(group, None)
+        self._news.pop(group, None)
+
+    def take_claims(self, sender: NodeId, payload: bytes) -> None:
+        """Another node says what it leads; raises `CorruptClaims`."""
+        self.heard(sender)
+        leaders = self._node.leaders
+        news = [leaders.claim(sender, claim) for claim in decode_claims(payload)]
+        if any(news):
+            self._notify()
+
+    def _notify(self) -> None:
+        for listener in tuple(self._listeners):
+            listener()
+
+    def _tell_news(self) -> None:
+        self._scheduled = False
+        news, self._news = self._news, {}
+        if news:
+            self._tell(encode_claims(news.values()))
+
+    def _tick(self) -> None:
+        loop = self._node.loop
+        self._timer = loop.call_later(HELLO_S, self._tick)
+        now = loop.time()
+        if now - self._last_everything >= EVERYTHING_S:
+            self._last_everything = now
+            self._tell(encode_claims(self._everything()))
+        else:
+            self._tell(encode_claims(self._catching_up()))
+
+    def _catching_up(self) -> list[Claim]:
+        """What this node leads and not everybody was in sync with, where that has changed."""
+        changed = []
+        for group, claim in self._claims.items():
+            partition = self._node.hosted_partition(group)
+            if partition is None or len(claim.in_sync) == len(partition.core.configuration.voters):
+                continue
+            now = claim._replace(in_sync=partition.in_sync())
+            if now != claim:
+                changed.append(now)
+        for claim in changed:
+            self._claims[claim.group] = claim
+            self._node.leaders.claim(self._node.id, claim)
+        return changed
+
+    def _everything(self) -> list[Claim]:
+        """All that this node leads, with who is in sync now."""
+        node = self._node
+        claims = []
+        for claim in self._claims.values():
+            partition = node.hosted_partition(claim.group)
+            if partition is not None:
+                claim = claim._replace(in_sync=partition.in_sync())
+                node.leaders.claim(node.id, claim)
+            claims.append(claim)
+        self._claims = {claim.group: claim for claim in claims}
+        return claims
+
+    def _tell(self, payload: bytes) -> None:
+        for peer in self._node.peers():
+            self._spawn(self._tell_one(peer, payload))
+
+    async def _tell_one(self, peer: NodeId, payload: bytes) -> None:
+        try:
+            await self._node.network.call(peer, Call.CLAIMS, payload, CALL_TIMEOUT_S)
+        except OSError:
+            return  # it hears everything again soon, if it is there
+        self.heard(peer)
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = self._node.loop.create_task(work)
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    @property
+    def leads_the_cluster(self) -> bool:
+        return CONTROLLER_GROUP in self._claims

@@ -1,0 +1,256 @@
+"""What the leader of group 0 does for the cluster, besides writing commands down.
+
+It founds the cluster, lets nodes into group 0 and out of it, empties nodes that are leaving, keeps
+leadership where it belongs, and keeps group 0's own log short. All of it is looked at again and
+again: whoever leads next finds everything in the state and goes on.
+"""
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster import commands as cmd
+from tidelog.cluster.calls import Admission, Application, Call, Handover, Peer
+from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.model import CONTROLLER_GROUP, MemberStatus
+from tidelog.cluster.placement import balance_leaders, plan_reassign
+from tidelog.cluster.strictjson import write
+from tidelog.raft import events as ev
+from tidelog.raft.types import NodeId, Vnode
+from tidelog.records import Offset
+
+if TYPE_CHECKING:
+    from tidelog.cluster.groups import Hosted
+    from tidelog.cluster.node import Node
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+# Leadership is evened out rarely, since every move is a short pause for somebody, but a node that
+# is draining is emptied at once.
+BALANCE_S: Final = 30.0
+MOVES_AT_ONCE: Final = 16
+LEADER_MOVES_AT_ONCE: Final = 32
+HANDOVER_S: Final = 5.0
+# A member of group 0 that does not answer keeps nobody waiting longer than this.
+CHANGE_S: Final = 30.0
+# Commands in the log of group 0 before a snapshot takes their place.
+MAX_COMMANDS: Final = 2000
+# Features that this release has, switched on when every member has them: name -> version needed.
+FEATURES: Final = {"side-snapshots": 1}
+RELEASE: Final = 1  # the version of this release, as features count
+
+
+class Steward:
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._state = node.state
+        self._task: asyncio.Task[None] | None = None
+        self._balanced_at = 0.0
+        self._compacting = False
+
+    def start(self) -> None:
+        self._task = self._node.loop.create_task(self._run())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except (ClusterError, OSError) as error:
+                log.info("the cluster is looked after again in a moment: %s", error)
+            except Exception:
+                log.exception("looking after the cluster failed")
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        hosted = self._node.groups.get(CONTROLLER_GROUP)
+        if hosted is None:
+            return
+        self._shorten(hosted)
+        if not hosted.replica.core.ready:
+            return
+        if not self._state.cluster_id:
+            await self.found()
+        await self._enable_features()
+        await self._seat_members(hosted)
+        await self._empty_leaving()
+        await self._balance(hosted)
+
+    # --- Founding and joining --------------------------------------------------------------------
+
+    async def found(self) -> None:
+        """Make group 0 a cluster."""
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        await self._node.controller.propose(
+            cmd.CreateCluster(
+                token=cmd.new_token(), cluster_id=cluster_id, seeds=self._node.founders
+            )
+        )
+
+    async def admit(self, application: Application) -> Admission:
+        """Let a node in, or note where it is now; on the leader of group 0."""
+        state, propose = self._state, self._node.controller.propose
+        if not state.cluster_id:
+            await self.found()
+        member = state.members.get(application.id)
+        if member is None:
+            if application.founder and application.id not in state.seeds:
+                raise ClusterError(
+                    Problem.UNKNOWN_NODE,
+                    f"node {application.id} was removed from this cluster. To bring it back, empty"
+                    " its data directory and start it with seeds that do not name it",
+                )
+            await propose(
+                cmd.AddMember(
+                    token=cmd.new_token(),
+                    id=application.id,
+                    rack=application.rack,
+                    rpc=application.rpc,
+                    kafka=application.kafka,
+                    version=application.version,
+                )
+            )
+        elif (member.rack, member.rpc, member.kafka, member.version) != (
+            application.rack,
+            application.rpc,
+            application.kafka,
+            application.version,
+        ):
+            await propose(
+                cmd.UpdateMember(
+                    token=cmd.new_token(),
+                    id=application.id,
+                    rack=application.rack,
+                    rpc=application.rpc,
+                    kafka=application.kafka,
+                    version=application.version,
+                )
+            )
+        if member is not None and member.status is MemberStatus.DRAINING:
+            # It was drained to be restarted, and here it is again.
+            await self._node.controller.set_member_status(application.id, MemberStatus.ACTIVE)
+        peers = tuple(Peer(each.id, each.rpc) for each in state.members.values())
+        return Admission(state.member(application.id).revision, peers)
+
+    async def _enable_features(self) -> None:
+        for name, version in FEATURES.items():
+            everybody = all(each.version >= version for each in self._state.members.values())
+            if self._state.members and everybody and name not in self._state.features:
+                await self._node.controller.propose(
+                    cmd.EnableFeature(token=cmd.new_token(), name=name, level=1, needs=version)
+                )
+
+    async def _seat_members(self, hosted: "Hosted") -> None:
+        """Make the voters of group 0 those who belong there: all members, and founders to come."""
+        core = hosted.replica.core
+        seats = [member.vnode for member in self._state.members.values()]
+        seats += [Vnode(node, 0) for node in self._state.seeds]
+        seats.sort()
+        if set(core.configuration.voters) == set(seats) and not core.configuration.learners:
+            return
+        if len(seats) == 0 or core.configuration.is_joint:
+            return
+        outcome = await self._node.groups.ask(
+            hosted, lambda token: ev.ChangeConfiguration(token, tuple(seats)), CHANGE_S
+        )
+        if isinstance(outcome, ev.Refused) and outcome.why is ev.Refusal.UNKNOWN:
+            await self._node.groups.ask(hosted, ev.CancelChange, CHANGE_S)
+
+    # --- Leaving ---------------------------------------------------------------------------------
+
+    async def _empty_leaving(self) -> None:
+        """Move replicas off nodes that are leaving, and let them go when they have none."""
+        state = self._state
+        leaving = [
+            each.id for each in state.members.values() if each.status is MemberStatus.LEAVING
+        ]
+        if not leaving:
+            return
+        partitions = [partition for _, partition in state.partitions()]
+        moving = sum(partition.target is not None for partition in partitions)
+        staying = [each for each in state.members.values() if each.id not in leaving]
+        able = [each for each in staying if self._node.is_alive(each.id)]
+        for move in plan_reassign(
+            able, partitions, state.replica_counts, leaving, max(0, MOVES_AT_ONCE - moving)
+        ):
+            place = state.partition_of(move.group)
+            if place is not None:
+                await self._node.controller.reassign(place[0], place[1], move.replicas)
+        for node in leaving:
+            if not state.replica_counts.get(node, 0):
+                log.info("node %d has no replicas any more and leaves the cluster", node)
+                await self._node.controller.propose(
+                    cmd.RemoveMember(token=cmd.new_token(), id=node)
+                )
+
+    # --- Leaders ---------------------------------------------------------------------------------
+
+    async def _balance(self, hosted: "Hosted") -> None:
+        node, state = self._node, self._state
+        eligible = {
+            each.id
+            for each in state.members.values()
+            if each.status is MemberStatus.ACTIVE and node.is_alive(each.id)
+        }
+        if node.id not in eligible and await self._hand_over(hosted, eligible):
+            return
+        now = node.loop.time()
+        urgent = any(each.status is not MemberStatus.ACTIVE for each in state.members.values())
+        if not urgent and now - self._balanced_at < BALANCE_S:
+            return
+        if not urgent:
+            self._balanced_at = now
+        leaders, replicas = {}, {}
+        for _, partition in state.partitions():
+            leader = node.leaders.get(partition.group)
+            if leader is not None and partition.target is None and node.is_alive(leader):
+                leaders[partition.group] = leader
+                replicas[partition.group] = partition.nodes
+        moves = balance_leaders(leaders, replicas, eligible, LEADER_MOVES_AT_ONCE)
+        if urgent:
+            moves = [move for move in moves if move.source not in eligible]
+        for move in moves:
+            current = state.partition(move.group)
+            target = None if current is None else current.replica_on(move.target)
+            if target is not None:
+                await self._transfer(move.source, Handover(move.group, target))
+
+    async def _transfer(self, leader: NodeId, handover: Handover) -> None:
+        try:
+            await self._node.ask(leader, Call.TRANSFER, write(handover), HANDOVER_S)
+        except (ClusterError, OSError) as error:
+            log.info("group %d keeps its leader for now: %s", handover.group, error)
+
+    async def _hand_over(self, hosted: "Hosted", eligible: Iterable[NodeId]) -> bool:
+        """Give group 0 itself to another node, because this one should not lead."""
+        voters = hosted.replica.core.configuration.voters
+        for target in [each for each in voters if each.id in eligible]:
+            outcome = await self._node.groups.transfer(hosted, target, HANDOVER_S)
+            if isinstance(outcome, ev.Done):
+                return True
+        return False
+
+    # --- Group 0's own log -----------------------------------------------------------------------
+
+    def _shorten(self, hosted: "Hosted") -> None:
+        """Put a snapshot in the place of old commands, on every replica."""
+        replica = hosted.replica
+        core = replica.core
+        covered = min(core.collectible, core.applied)
+        if covered - replica.log.start > MAX_COMMANDS:
+            replica.truncate_prefix(Offset(covered + 1))
+        if core.ready and core.applied - core.collectible > MAX_COMMANDS and not self._compacting:
+            self._compacting = True
+            token = self._node.groups.expect(CHANGE_S, self._compacted)
+            hosted.step(ev.Compact(token))
+
+    def _compacted(self, outcome: ev.Accepted | ev.Done | ev.Refused) -> None:
+        if not isinstance(outcome, ev.Accepted):
+            self._compacting = False
