@@ -1,0 +1,167 @@
+"""What requests that change the cluster have in common: outcomes, deadlines, a bound on the work.
+
+A request names many things (topics, partitions, resources). Each is tried on its own and gets its
+own code and sentence; a refusal of one says nothing of the others.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from tidelog.cluster.controller import wait_for
+from tidelog.cluster.errors import ClusterError
+from tidelog.cluster.model import CONTROLLER_GROUP, TopicState
+from tidelog.kafka.codec import Malformed
+from tidelog.kafka.dispatch import Context
+from tidelog.kafka.errors import Refused, code_of
+from tidelog.kafka.groups.hashing import GROUPS_TOPIC
+
+# Things of one request that are worked on at the same time. Each waits for a majority once, so that
+# this many share a flush, and one request does not keep everybody else from the controller.
+MAX_PARALLEL: Final = 32
+# Topics, partitions or resources that one request may name: half of what a cluster can have.
+MAX_NAMED: Final = 100_000
+# Things that are worked on before others get a turn on the loop, if none of them has to wait.
+TURN: Final = 64
+# Characters of a sentence to a client; names in it are the client's, and may be long.
+MAX_MESSAGE: Final = 1000
+# For requests that bring no timeout.
+DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
+# No request holds its connection longer, whatever it asks for.
+MAX_TIMEOUT: Final = timedelta(minutes=5)
+# How long a node may be behind the controller before a topic that it does not know does not exist.
+# Nodes hear of changes with the next heartbeat, 50 ms later by default.
+CATCH_UP_S: Final = 0.5
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one thing that a request asks for."""
+
+    code: ErrorCode
+    message: str | None  # None if there is nothing to complain about
+
+    @staticmethod
+    def of(error: ClusterError | Refused) -> "Outcome":
+        code = code_of(error) if isinstance(error, ClusterError) else error.code
+        return Outcome(code, None if error.message is None else error.message[:MAX_MESSAGE])
+
+
+DONE: Final = Outcome(ErrorCode.none, None)
+
+
+async def tried(work: Awaitable[Answer]) -> tuple[Answer | None, Outcome]:
+    """Return the answer, or None and why there is none."""
+    try:
+        return await work, DONE
+    except (ClusterError, Refused) as error:
+        return None, Outcome.of(error)
+
+
+class Deadline:
+    """The time that a request has for all that it asks for.
+
+    Kafka's clients send 0 or less to say that they do not want to wait until all nodes have heard
+    of a change. Nobody waits for that here, so they get the time that a change itself takes.
+    """
+
+    __slots__ = ("_clock", "_end")
+
+    def __init__(self, timeout: timedelta) -> None:
+        allowed = min(timeout, MAX_TIMEOUT) if timeout > timedelta(0) else DEFAULT_TIMEOUT
+        self._clock = asyncio.get_running_loop().time
+        self._end = self._clock() + allowed.total_seconds()
+
+    def left(self) -> float:
+        """Return the seconds that are left; raises `Refused` if there are none."""
+        left = self._end - self._clock()
+        if left <= 0:
+            raise Refused(
+                ErrorCode.request_timed_out,
+                "the request's time was up before its turn came: ask for less, or allow more time",
+            )
+        return left
+
+
+async def for_each(
+    items: Sequence[Item],
+    work: Callable[[Item], Awaitable[Answer]],
+    *,
+    parallel: int = MAX_PARALLEL,
+) -> list[Answer]:
+    """Work on all items, a bounded number at a time; the answers come in the order of the items."""
+    answers: dict[int, Answer] = {}
+    waiting = iter(enumerate(items))
+
+    async def worker() -> None:
+        for position, item in waiting:
+            answers[position] = await work(item)
+            if position % TURN == 0:
+                await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(min(len(items), parallel)):
+            workers.create_task(worker())
+    return [answers[position] for position in range(len(items))]
+
+
+def bounded(named: Iterable[Item]) -> list[Item]:
+    """Return what a request names; raises `Malformed` if that is more than a request may."""
+    items = list(itertools.islice(named, MAX_NAMED + 1))
+    if len(items) > MAX_NAMED:
+        raise Malformed(f"more than {MAX_NAMED} topics, partitions or resources in one request")
+    return items
+
+
+def by_topic(parts: Iterable[tuple[str, Item]]) -> Iterator[tuple[str, tuple[Item, ...]]]:
+    """Group the answers for partitions by their topics again, in the order of the topics."""
+    topics: dict[str, list[Item]] = {}
+    for name, part in parts:
+        topics.setdefault(name, []).append(part)
+    for name, found in topics.items():
+        yield name, tuple(found)
+
+
+def named_twice(keys: Iterable[Key]) -> frozenset[Key]:
+    """Return what a request names more than once, so that nobody can tell which it means."""
+    return frozenset(key for key, count in Counter(keys).items() if count > 1)
+
+
+async def catch_up(context: Context, names: Iterable[str]) -> None:
+    """Wait a moment for topics that this node has not heard of yet, if others may have.
+
+    A client may create a topic at one node and change it at the next at once: Kafka hands every
+    change to its controller, which knows. Here a node decides by what it knows itself, and whoever
+    does not lead group 0 may be a heartbeat behind.
+    """
+    node = context.node
+    unknown = {name for name in names if name not in node.state.topics}
+    if unknown and node.leaders.get(CONTROLLER_GROUP) != node.id:
+        with contextlib.suppress(ClusterError):
+            await wait_for(
+                node.state.on_change, lambda: unknown <= node.state.topics.keys(), CATCH_UP_S
+            )
+
+
+def is_internal(name: str, topic: TopicState | None) -> bool:
+    """Tell whether a topic is the nodes' own, not to be changed by clients."""
+    return name == GROUPS_TOPIC or (topic is not None and topic.internal)
+
+
+def refuse_internal(name: str, topic: TopicState | None, what: str) -> None:
+    if is_internal(name, topic):
+        raise Refused(
+            ErrorCode.invalid_topic_exception,
+            f"topic {name} is internal: nodes see to it themselves, and it cannot be {what}",
+        )

@@ -1,0 +1,101 @@
+"""Which APIs are served, in which versions, by whom.
+
+There are two kinds of handlers:
+
+- a `Handler` gets a request as an object and returns the answer as an object;
+- a `RawHandler` gets the body's bytes and returns the body of the answer as a list of buffers. That
+  is for Produce and Fetch, whose bytes are not to be copied. It may be a coroutine function, or a
+  plain one that returns a future or the answer itself, which saves a task. None means that the
+  client wants no answer (acks=0).
+
+A client's requests are handled one after the other, as Kafka does it, but for *pipelined* ones:
+they start in the order of their arrival, without waiting for those before them, as far as these are
+pipelined too. A pipelined handler must therefore do what has to happen in order (append to the
+log) before it waits for anything. It is also brought to its end when the client goes away.
+
+Answers always leave in the order of the requests.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidelog.cluster.model import Address
+from tidelog.kafka import codec
+from tidelog.kafka.codec import Buffer
+
+if TYPE_CHECKING:
+    from tidelog.cluster.node import Node
+
+
+class Disconnect(Exception):
+    """Raised by a raw handler: there is no way to answer this request but to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Who asks, and whom."""
+
+    node: "Node"
+    # Where clients reach this node.
+    advertised: Address
+    connection_id: int
+    client_host: str
+    client_id: str | None
+
+
+Handler = Callable[[Context, Any], Awaitable[Any]]
+RawAnswer = list[Buffer] | None
+RawHandler = Callable[[Context, int, memoryview], Awaitable[RawAnswer] | RawAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One line of the table."""
+
+    key: int
+    min_version: int
+    max_version: int
+    handler: Handler | None = None
+    raw: RawHandler | None = None
+    pipelined: bool = False
+    announced: bool = True  # whether ApiVersions tells of it
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        known_min, known_max = codec.known_versions(self.key)
+        if not known_min <= self.min_version <= self.max_version <= known_max:
+            raise ValueError(
+                f"{codec.api_name(self.key)}: versions {self.min_version} to {self.max_version} "
+                f"are not within those that are known, {known_min} to {known_max}"
+            )
+        if (self.handler is None) == (self.raw is None):
+            raise ValueError(f"{codec.api_name(self.key)}: one handler, please")
+        object.__setattr__(self, "name", codec.api_name(self.key))
+
+    def serves(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+
+class Table:
+    """All APIs that a listener serves. Iterating gives those that it announces."""
+
+    def __init__(self) -> None:
+        self._apis: dict[int, Api] = {}
+
+    def add(self, api: Api) -> None:
+        if api.key in self._apis:
+            raise ValueError(f"{api.name} has a handler already")
+        self._apis[api.key] = api
+
+    def add_all(self, handlers: Mapping[int, tuple[int, int, Handler]]) -> None:
+        """Add what a coordinator serves: API key to oldest version, newest version, handler."""
+        for key, (min_version, max_version, handler) in handlers.items():
+            self.add(Api(key, min_version, max_version, handler))
+
+    def get(self, key: int) -> Api | None:
+        return self._apis.get(key)
+
+    def __iter__(self) -> Iterator[Api]:
+        announced = (api for api in self._apis.values() if api.announced)
+        return iter(sorted(announced, key=lambda api: api.key))

@@ -1,0 +1,74 @@
+"""DescribeLogDirs: what the replicas of this node take on its disk, and what is left of it."""
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tidelog.cluster.partition import Partition
+from tidelog.kafka.admin import bounded, by_topic
+from tidelog.kafka.codec import Answers
+from tidelog.kafka.dispatch import Context
+from tidelog.kafka.versions import NO_THROTTLE
+
+# Kafka's "I do not know".
+_UNKNOWN: Final = -1
+
+
+async def handle_describe_log_dirs(context: Context, request: Any) -> Any:
+    answers = Answers.to(request)
+    # Sizes first: while the disk is asked, partitions may come and go.
+    topics = tuple(
+        answers("DescribeLogDirsTopic", name=name, partitions=partitions)
+        for name, partitions in by_topic(
+            (partition.topic, _partition(answers, partition))
+            for partition in _hosted(context, request)
+        )
+    )
+    directory = context.node.config.data
+    error, total, free = ErrorCode.none, _UNKNOWN, _UNKNOWN
+    try:
+        usage = await asyncio.to_thread(shutil.disk_usage, directory)
+        total, free = usage.total, usage.free
+    except OSError:
+        error = ErrorCode.kafka_storage_error
+    return answers(
+        "DescribeLogDirsResponse",
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        results=(
+            answers(
+                "DescribeLogDirsResult",
+                error_code=error,
+                log_dir=str(directory),
+                topics=topics,
+                total_bytes=total,
+                usable_bytes=free,
+                is_cordoned=False,
+            ),
+        ),
+    )
+
+
+def _hosted(context: Context, request: Any) -> Iterator[Partition]:
+    """Return the replicas on this node that a request is about, in order."""
+    if request.topics is None:
+        yield from sorted(context.node.partitions(), key=lambda each: (each.topic, each.index))
+        return
+    asked = ((topic.topic, index) for topic in request.topics for index in topic.partitions)
+    for name, index in dict.fromkeys(bounded(asked)):
+        partition = context.node.partition(name, index)
+        if partition is not None:
+            yield partition
+
+
+def _partition(answers: Answers, partition: Partition) -> Any:
+    return answers(
+        "DescribeLogDirsPartition",
+        partition_index=partition.index,
+        partition_size=partition.replica.log.size(),
+        offset_lag=max(0, partition.high_watermark - partition.end),
+        is_future_key=False,
+    )

@@ -1,0 +1,237 @@
+"""Metadata and DescribeTopicPartitions: which topics there are, and who leads their partitions."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from tidelog.cluster.configs import ClusterConfig
+from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.model import PartitionState, TopicState, check_topic_name
+from tidelog.kafka import view
+from tidelog.kafka.codec import Answers
+from tidelog.kafka.creation import ensure_topic, led
+from tidelog.kafka.dispatch import Context
+from tidelog.kafka.errors import code_of
+from tidelog.kafka.versions import NO_THROTTLE
+
+# Topics that one request may bring into being; the client asks again for the others.
+MAX_CREATED: Final = 64
+# Partitions in one answer of DescribeTopicPartitions, whatever the client asks for.
+MAX_DESCRIBED: Final = 2000
+
+
+async def handle_metadata(context: Context, request: Any) -> Any:
+    answers = Answers.to(request)
+    topics = [_topic(context, answers, request, topic) for topic in await _wanted(context, request)]
+    return answers(
+        "MetadataResponse",
+        throttle_time=NO_THROTTLE,
+        brokers=tuple(
+            answers(
+                "MetadataResponseBroker",
+                node_id=broker.id,
+                host=broker.host,
+                port=broker.port,
+                rack=broker.rack,
+            )
+            for broker in view.brokers(context)
+        ),
+        cluster_id=context.node.state.cluster_id,
+        controller_id=view.controller_id(context),
+        topics=tuple(topics),
+        cluster_authorized_operations=(
+            view.CLUSTER_OPERATIONS
+            if getattr(request, "include_cluster_authorized_operations", False)
+            else view.UNKNOWN_OPERATIONS
+        ),
+        error_code=ErrorCode.none,
+    )
+
+
+class Missing:
+    """A topic that was asked for and is not there, and why."""
+
+    __slots__ = ("error", "id", "name")
+
+    def __init__(self, name: str | None, topic_id: UUID | None, error: ErrorCode) -> None:
+        self.name = name
+        self.id = topic_id
+        self.error = error
+
+
+async def _wanted(context: Context, request: Any) -> list[TopicState | Missing]:
+    """Return the topics that a request asks for, each once."""
+    state = context.node.state
+    asked = request.topics
+    if asked is None or (request.__version__ == 0 and not asked):
+        return [topic for _, topic in sorted(state.topics.items())]
+    found: list[TopicState | Missing] = []
+    seen: set[str | UUID] = set()
+    created: list[TopicState | Missing] = []
+    for each in asked:
+        topic_id: Any = getattr(each, "topic_id", None)
+        key = topic_id if each.name is None else each.name
+        if key is None or key in seen:
+            continue
+        seen.add(key)
+        if each.name is None:
+            by_id = state.topics_by_id.get(topic_id)
+            found.append(by_id or Missing(None, topic_id, ErrorCode.unknown_topic_id))
+        elif (by_name := state.topics.get(each.name)) is not None:
+            found.append(by_name)
+        elif len(created) < MAX_CREATED:
+            created.append(await _absent(context, request, each.name))
+            found.append(created[-1])
+        else:
+            found.append(Missing(each.name, None, ErrorCode.leader_not_available))
+    await led(context, [topic for topic in created if isinstance(topic, TopicState)])
+    return found
+
+
+async def _absent(context: Context, request: Any, name: str) -> TopicState | Missing:
+    """Create a topic that is not there if the client wants it and the cluster allows it."""
+    allowed = getattr(request, "allow_auto_topic_creation", True)
+    try:
+        check_topic_name(name)
+        if not allowed or not _creates_topics(context):
+            return Missing(name, None, ErrorCode.unknown_topic_or_partition)
+        return await ensure_topic(context, name)
+    except ClusterError as error:
+        if error.problem in {Problem.TIMEOUT, Problem.UNAVAILABLE, Problem.NOT_CONTROLLER}:
+            return Missing(name, None, ErrorCode.leader_not_available)
+        return Missing(name, None, code_of(error))
+
+
+def _creates_topics(context: Context) -> bool:
+    return ClusterConfig.from_strings(context.node.state.config).auto_create_topics
+
+
+def _topic(context: Context, answers: Answers, request: Any, topic: TopicState | Missing) -> Any:
+    missing = isinstance(topic, Missing)
+    return answers(
+        "MetadataResponseTopic",
+        error_code=topic.error if isinstance(topic, Missing) else ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=False if isinstance(topic, Missing) else topic.internal,
+        partitions=()
+        if isinstance(topic, Missing)
+        else tuple(_partition(context, answers, topic, each) for each in topic.partitions),
+        topic_authorized_operations=(
+            view.TOPIC_OPERATIONS
+            if not missing and getattr(request, "include_topic_authorized_operations", False)
+            else view.UNKNOWN_OPERATIONS
+        ),
+    )
+
+
+def _partition(
+    context: Context, answers: Answers, topic: TopicState, partition: PartitionState
+) -> Any:
+    seen = view.view(context, topic, partition)
+    return answers(
+        "MetadataResponsePartition",
+        error_code=seen.error,
+        partition_index=seen.index,
+        leader_id=seen.leader,
+        leader_epoch=seen.epoch,
+        replica_nodes=seen.replicas,
+        isr_nodes=seen.in_sync,
+        offline_replicas=seen.offline,
+    )
+
+
+# --- DescribeTopicPartitions ----------------------------------------------------------------------
+
+
+async def handle_describe_topic_partitions(context: Context, request: Any) -> Any:
+    """Describe topics page by page: the cursor of an answer is where the next request goes on."""
+    answers = Answers.to(request)
+    left = max(1, min(request.response_partition_limit, MAX_DESCRIBED))
+    topics: list[Any] = []
+    cursor = None
+    for name, first in _places(context, request):
+        topic = context.node.state.topics.get(name)
+        if topic is not None and left == 0:
+            cursor = answers("Cursor", topic_name=name, partition_index=first)
+            break
+        chosen = () if topic is None else topic.partitions[first : first + left]
+        topics.append(_described(context, answers, name, topic, chosen))
+        left -= len(chosen)
+        if topic is not None and first + len(chosen) < len(topic.partitions):
+            cursor = answers("Cursor", topic_name=name, partition_index=first + len(chosen))
+            break
+    return answers(
+        "DescribeTopicPartitionsResponse",
+        throttle_time=NO_THROTTLE,
+        topics=tuple(topics),
+        next_cursor=cursor,
+    )
+
+
+def _places(context: Context, request: Any) -> Iterator[tuple[str, int]]:
+    """Return the topics in order of their names, each with the partition to begin at."""
+    names = {topic.name for topic in request.topics} or set(context.node.state.topics)
+    cursor = request.cursor
+    for name in sorted(names):
+        if cursor is None or name > cursor.topic_name:
+            yield name, 0
+        elif name == cursor.topic_name:
+            yield name, max(0, cursor.partition_index)
+
+
+def _described(
+    context: Context,
+    answers: Answers,
+    name: str,
+    topic: TopicState | None,
+    partitions: tuple[PartitionState, ...],
+) -> Any:
+    if topic is None:
+        return answers(
+            "DescribeTopicPartitionsResponseTopic",
+            error_code=_why_unknown(name),
+            name=name,
+            topic_id=None,
+            partitions=(),
+        )
+    return answers(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=ErrorCode.none,
+        name=name,
+        topic_id=topic.id,
+        is_internal=topic.internal,
+        partitions=tuple(
+            _described_partition(context, answers, topic, each) for each in partitions
+        ),
+        topic_authorized_operations=view.TOPIC_OPERATIONS,
+    )
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except ClusterError as error:
+        return code_of(error)
+    return ErrorCode.unknown_topic_or_partition
+
+
+def _described_partition(
+    context: Context, answers: Answers, topic: TopicState, partition: PartitionState
+) -> Any:
+    seen = view.view(context, topic, partition)
+    return answers(
+        "DescribeTopicPartitionsResponsePartition",
+        error_code=seen.error,
+        partition_index=seen.index,
+        leader_id=seen.leader,
+        leader_epoch=seen.epoch,
+        replica_nodes=seen.replicas,
+        isr_nodes=seen.in_sync,
+        # Raft may elect any replica that has what is committed, so there is no such list apart.
+        eligible_leader_replicas=None,
+        last_known_elr=None,
+        offline_replicas=seen.offline,
+    )

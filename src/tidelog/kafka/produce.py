@@ -1,0 +1,288 @@
+"""Produce: clients' batches into the log, without looking at a record if that can be helped.
+
+A batch stays where it arrived, in its request's buffer: it is checked there, stamped there, and
+goes from there to the file and to the followers. Only settings of the topic that are about records
+(another compression, keys that compaction needs) make it unpack a batch.
+
+Everything that has to happen in order happens before this returns: the next request of the same
+client is started while this one waits for its followers.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from tidelog.cluster.partition import Produced, ProduceFailed
+from tidelog.kafka import produceform
+from tidelog.kafka.codec import Buffer
+from tidelog.kafka.dispatch import Context, Disconnect, RawAnswer
+from tidelog.kafka.errors import Refused, leader_for
+from tidelog.kafka.groups.hashing import GROUPS_TOPIC
+from tidelog.kafka.leadership import current_leader, encode_endpoints
+from tidelog.kafka.produceform import ProduceRequest, TopicToWrite, Written
+from tidelog.raft.events import Refusal
+from tidelog.raft.types import Level
+from tidelog.records import (
+    Batch,
+    Codec,
+    CorruptBatch,
+    OldFormat,
+    RefusedBatch,
+    TimestampType,
+    accept_batch,
+    read_records,
+    recompress,
+    survey_records,
+)
+from tidelog.storage import wall_ms
+
+if TYPE_CHECKING:
+    from tidelog.cluster.partition import Partition
+
+MIN_VERSION: Final = 3
+MAX_VERSION: Final = 13
+_ALL: Final = -1
+# Clients that ask for longer than this have given up themselves before.
+MAX_TIMEOUT_S: Final = 300.0
+_FIRST_WITH_ZSTD: Final = 7
+_NONE: Final = ErrorCode.none
+_NOT_HERE: Final = ErrorCode.not_leader_or_follower
+
+# What a client is told when the log did not take its batch, or may not have. Where another try can
+# help it is a code that clients try again after.
+CODES: Final = {
+    Refusal.NOT_LEADER: _NOT_HERE,
+    Refusal.WRONG_TERM: _NOT_HERE,
+    Refusal.TRANSFERRING: _NOT_HERE,
+    Refusal.NOT_READY: _NOT_HERE,
+    Refusal.TRUNCATED: _NOT_HERE,
+    # The followers do not keep up. This is the code for "nothing was written, come again".
+    Refusal.BUSY: ErrorCode.not_enough_replicas,
+    Refusal.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
+    Refusal.FENCED: ErrorCode.invalid_producer_epoch,
+    Refusal.STORAGE: ErrorCode.kafka_storage_error,
+    Refusal.UNKNOWN: ErrorCode.request_timed_out,
+}
+CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+def handle_produce(
+    context: Context, version: int, body: memoryview
+) -> "asyncio.Future[RawAnswer] | RawAnswer":
+    """Write what a client sends; raises `Malformed`, or `Disconnect` where nobody can be told."""
+    request = produceform.parse(version, body)
+    pending = Pending(context, version, request.acks)
+    for topic in request.topics:
+        name = topic.name if version < produceform.FIRST_WITH_ID else _name_of(context, topic)
+        written: list[Written] = []
+        pending.topics.append((topic.key, written))
+        for index, records in topic.partitions:
+            result = Written(index)
+            written.append(result)
+            if name is None:
+                result.error = ErrorCode.unknown_topic_id
+                continue
+            try:
+                _write(pending, request, name, result, records)
+            except FaultyRecords as refused:
+                result.faulty = refused.records
+                pending.fail(name, result, refused.code, refused.message)
+            except Refused as refused:
+                pending.fail(name, result, refused.code, refused.message)
+    return pending.started()
+
+
+def _name_of(context: Context, topic: TopicToWrite) -> str | None:
+    found = context.node.state.topics_by_id.get(UUID(bytes=topic.key))
+    return None if found is None else found.name
+
+
+class FaultyRecords(Refused):
+    """A batch that was refused for some of its records, which the client is told.
+
+    It may then write the others again without them.
+    """
+
+    def __init__(self, message: str, records: tuple[int, ...]) -> None:
+        super().__init__(ErrorCode.invalid_record, message)
+        self.records = records
+
+
+class Pending:
+    """A request whose batches are on their way."""
+
+    __slots__ = ("_context", "_future", "_left", "_version", "acks", "topics")
+
+    def __init__(self, context: Context, version: int, acks: int) -> None:
+        self._context = context
+        self._version = version
+        self._future: asyncio.Future[RawAnswer] | None = None
+        self._left = 1  # partitions that are not answered yet, and one until all were started
+        self.acks = acks
+        self.topics: list[tuple[bytes, list[Written]]] = []
+
+    @property
+    def context(self) -> Context:
+        return self._context
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def expect(
+        self, partition: "Partition", result: Written
+    ) -> Callable[[Produced | ProduceFailed], None]:
+        """Return what is to be called once with the outcome of this partition."""
+        self._left += 1
+
+        def done(outcome: Produced | ProduceFailed) -> None:
+            if isinstance(outcome, Produced):
+                result.offset = outcome.offset
+                result.start = partition.log_start
+            else:
+                result.append_time = -1
+                code = CODES.get(outcome.why, ErrorCode.unknown_server_error)
+                self.fail(partition.topic, result, code, outcome.why.value)
+            self._left -= 1
+            if not self._left and self._future is not None and not self._future.done():
+                self._future.set_result(self._answer())
+
+        return done
+
+    def fail(self, topic: str, result: Written, code: ErrorCode, message: str | None) -> None:
+        result.error = code
+        result.message = message
+        if code is _NOT_HERE:
+            result.leader = current_leader(self._context, topic, result.index)
+
+    def started(self) -> "asyncio.Future[RawAnswer] | RawAnswer":
+        """All batches are in the log or refused: return the answer, or the promise of one."""
+        self._left -= 1
+        if self.acks == 0:
+            errors = [each for _, written in self.topics for each in written if each.error != _NONE]
+            if errors:
+                # Nobody waits for an answer. A broken connection is the only way to make the client
+                # look for the leader elsewhere.
+                raise Disconnect(f"an unacknowledged write failed: {errors[0].error.name}")
+            return None
+        if not self._left:
+            return self._answer()
+        self._future = self._context.node.loop.create_future()
+        return self._future
+
+    def _answer(self) -> list[Buffer]:
+        endpoints = b""
+        if self._version >= produceform.FIRST_WITH_LEADER:
+            leaders = {
+                each.leader[0]
+                for _, written in self.topics
+                for each in written
+                if each.leader is not None
+            }
+            if leaders:
+                endpoints = encode_endpoints(self._context, leaders)
+        return [produceform.encode(self._version, self.topics, endpoints)]
+
+
+def _write(
+    pending: Pending,
+    request: ProduceRequest,
+    topic: str,
+    result: Written,
+    records: memoryview | None,
+) -> None:
+    """Check one partition's batch and append it; raises `Refused` before anything is written."""
+    if topic == GROUPS_TOPIC:
+        raise Refused(ErrorCode.invalid_topic_exception, "only coordinators write to this topic")
+    partition = leader_for(pending.context, topic, result.index)
+    if isinstance(partition, ErrorCode):
+        raise Refused(partition, None)
+    level = _level(pending, partition)
+    batch = _checked(partition, request, pending.version, records)
+    if partition.config.message_timestamp_type == "LogAppendTime":
+        result.append_time = wall_ms()
+        batch = batch.set_time(result.append_time, TimestampType.LOG_APPEND)
+    timeout = min(max(0.0, request.timeout_ms / 1000), MAX_TIMEOUT_S)
+    partition.produce(batch, level, timeout, pending.expect(partition, result))
+
+
+def _level(pending: Pending, partition: "Partition") -> Level:
+    acks, config = pending.acks, partition.config
+    if acks == _ALL:
+        if config.min_insync_replicas > 1:
+            _check_in_sync(pending.context, partition)
+        return Level.MEMORY if config.write_caching else Level.QUORUM
+    if acks == 1:
+        return Level.LEADER
+    if acks == 0:
+        return Level.NONE
+    raise Refused(ErrorCode.invalid_required_acks, f"acks is {acks}; it must be 0, 1 or -1")
+
+
+def _check_in_sync(context: Context, partition: "Partition") -> None:
+    """Refuse what could not be acknowledged anyway, before it is written.
+
+    A follower that is a moment behind counts: the acknowledgement waits for it.
+    """
+    in_sync = set(partition.in_sync())
+    voters = {voter.id for voter in partition.core.configuration.voters}
+    there = sum(voter in in_sync or context.node.is_alive(voter) for voter in voters)
+    needed = partition.config.min_insync_replicas
+    if there < needed:
+        raise Refused(
+            ErrorCode.not_enough_replicas,
+            f"{there} replicas are in sync and min.insync.replicas asks for {needed}",
+        )
+
+
+def _checked(
+    partition: "Partition", request: ProduceRequest, version: int, records: memoryview | None
+) -> Batch:
+    """View the batch that the log may have; raises `Refused`."""
+    config = partition.config
+    if not records:
+        raise Refused(ErrorCode.invalid_record, "there are no records")
+    if len(records) > config.max_message_bytes:
+        raise _too_large(len(records), config.max_message_bytes)
+    try:
+        batch = accept_batch(records)
+        if batch.is_transactional or request.transactional:
+            raise Refused(ErrorCode.invalid_txn_state, "transactions are not served here")
+        codec = batch.codec
+        if codec is Codec.ZSTD and version < _FIRST_WITH_ZSTD:
+            raise Refused(
+                ErrorCode.unsupported_compression_type, f"zstd needs version {_FIRST_WITH_ZSTD}"
+            )
+        if config.compacts and (without := survey_records(batch).without_key):
+            raise FaultyRecords(
+                f"{without} records have no key, which a compacted topic needs",
+                tuple(place for place, each in enumerate(read_records(batch)) if each.key is None),
+            )
+        wanted = CODECS.get(config.compression_type, codec)
+        if wanted is not codec:
+            batch = recompress(batch, wanted)
+            if batch.size > config.max_message_bytes:
+                raise _too_large(batch.size, config.max_message_bytes)
+    except OldFormat as error:
+        raise Refused(ErrorCode.unsupported_for_message_format, str(error)) from error
+    except CorruptBatch as error:
+        raise Refused(ErrorCode.corrupt_message, str(error)) from error
+    except RefusedBatch as error:
+        raise Refused(ErrorCode.invalid_record, str(error)) from error
+    return batch
+
+
+def _too_large(size: int, most: int) -> Refused:
+    return Refused(
+        ErrorCode.message_too_large,
+        f"the batch has {size} bytes and max.message.bytes allows {most}",
+    )
