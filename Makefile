@@ -21,10 +21,10 @@ PURE := $(filter-out 0,$(TIDELOG_PURE_PYTHON))
 INSTALLED := .venv/.installed$(if $(PURE),-pure)
 DEPENDENCIES := .venv/.dependencies
 
-.PHONY: help install lint types contract tests test slow bench sim lock format clean
+.PHONY: help install run up lint types contract tests test slow bench sim lock format clean
 
 help: ## Show this page
-	@echo "Tidelog. Start with 'make test': it installs what it needs into .venv and checks everything."
+	@echo "Tidelog. Start with 'make run': it installs what it needs into .venv and shows what it can do."
 	@echo
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)$$/  make \1|\2/' \
 	  | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -32,7 +32,7 @@ help: ## Show this page
 	@echo "Examples"
 	@echo "  make sim SEEDS=500                     judge the core with 500 seeds"
 	@echo "  make tests ARGS='-k ghost'             only the tests whose name says ghost"
-	@echo "  make bench ARGS=records                only one benchmark"
+	@echo "  make bench ARGS=codec                  only one benchmark"
 	@echo "  TIDELOG_PURE_PYTHON=1 make install     install without compiled modules"
 
 install: $(INSTALLED) ## Create .venv with the pinned dependencies and build the compiled modules
@@ -67,6 +67,12 @@ $(INSTALLED): $(DEPENDENCIES) pyproject.toml setup.py $(wildcard $(COMPILED))
 	  echo "Tidelog is installed in .venv; nothing was compiled, so its kernels run as plain Python"; \
 	fi
 	@touch $@
+
+run: install ## Start three nodes and show what they are for, in half a minute
+	@$(BIN)/tidelog demo
+
+up: install ## Run a cluster of three nodes at localhost:9092 until Ctrl-C
+	@$(BIN)/tidelog up
 
 lint: install ## Check style and common mistakes (ruff)
 	$(BIN)/ruff check .

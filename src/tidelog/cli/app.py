@@ -1,6 +1,7 @@
 """The command line as a whole: the list of subcommands, the version, and how the process ends.
 
-A subcommand imports the room it drives when it runs, so that `tidelog --help` answers at once.
+A subcommand is imported when it runs, and imports the room it drives then too, so that
+`tidelog --help` answers at once.
 Exit codes: 0 it went well, 1 it ran and the answer is bad news, 2 the command line was wrong.
 """
 
@@ -9,18 +10,41 @@ from typing import Annotated
 import typer
 
 import tidelog
-from tidelog.cli.sim import sim
+from tidelog.cli.lazy import Entry, LazyGroup
+
+RUN, USE, OPERATE, PROVE = "Run", "Use", "Operate", "Prove"
+
+
+class Commands(LazyGroup):
+    """Every command there is, in the order in which they are shown."""
+
+    table = (
+        Entry("up", "tidelog.cli.up:up", "Run a cluster on this machine.", RUN),
+        Entry("down", "tidelog.cli.up:down", "Stop that cluster.", RUN),
+        Entry("demo", "tidelog.cli.demo:demo", "Show in half a minute what it is for.", RUN),
+        Entry("start", "tidelog.cli.start:start", "Run one node of a cluster.", RUN),
+        Entry("topic", "tidelog.cli.topic:app", "Create, look at, change and delete topics.", USE),
+        Entry("produce", "tidelog.cli.produce:produce", "Write records to a topic.", USE),
+        Entry("consume", "tidelog.cli.consume:consume", "Read records from topics.", USE),
+        Entry("group", "tidelog.cli.group:app", "Look at groups of consumers, and move them.", USE),
+        Entry("cluster", "tidelog.cli.cluster:app", "See how the cluster is.", OPERATE),
+        Entry("node", "tidelog.cli.node:app", "Empty a node, or remove it.", OPERATE),
+        Entry("config", "tidelog.cli.config:app", "See and change cluster settings.", OPERATE),
+        Entry("log", "tidelog.cli.log:app", "Draw the log of a partition.", OPERATE),
+        Entry("sim", "tidelog.cli.sim:sim", "Judge the core in simulated worlds.", PROVE),
+    )
+
 
 app = typer.Typer(
     name="tidelog",
+    cls=Commands,
     help=(
         "Tidelog: replicated logs, and the tide mark up to which they are safe.\n\n"
-        "Begin with `tidelog sim`: it runs the real consensus core, log and machines in simulated "
-        "worlds full of crashes, lost messages and failing disks, and checks every invariant after "
-        "every event. `tidelog COMMAND --help` explains a command with examples."
+        "Commands talk to the cluster at `--bootstrap`, or at `$TIDELOG_BOOTSTRAP`, or at "
+        "localhost:9092. Those under *Use* work with any Kafka cluster. "
+        "`tidelog COMMAND --help` explains a command with examples."
     ),
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     # A traceback with every local variable buries the one line that matters.
     pretty_exceptions_enable=False,
@@ -45,9 +69,6 @@ def _root(
     """Hold the options that belong to no subcommand."""
 
 
-app.command()(sim)
-
-
 def main() -> None:
     """Run the command line: the entry point of the `tidelog` script."""
-    app()
+    app(prog_name="tidelog")  # also under `python -m tidelog`

@@ -1,0 +1,114 @@
+"""One node with its fronts, on the event loop of this process.
+
+The Kafka port is taken first, so that other nodes and clients can be told where it is, but nobody
+is let in before the node is a member of its cluster. The end is the same in reverse: clients are
+turned away first, then leadership is handed over.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+
+import uvloop
+
+from tidelog.cluster.config import NodeConfig
+from tidelog.cluster.model import Address
+from tidelog.cluster.node import Node
+from tidelog.kafka import KafkaServer
+from tidelog.kafka.apis import default_table
+from tidelog.kafka.groups.coordinator import Coordinator
+from tidelog.server.names import PID_FILE, SERVING_FILE
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self.node = Node(config)
+        self.coordinator = Coordinator(self.node)
+        table = default_table()
+        table.add_all(self.coordinator.handlers)
+        listener = config.kafka
+        self.kafka = KafkaServer(
+            self.node,
+            host=listener.host,
+            port=listener.port,
+            advertised=Address(listener.public_host, listener.public_port(listener.port)),
+            table=table,
+        )
+        self.node.operations.gauges["kafka_stats"] = self._gauge
+
+    @property
+    def address(self) -> Address:
+        """Where clients reach this node."""
+        return self.kafka.advertised
+
+    def _gauge(self) -> dict[str, int]:
+        stats = self.kafka.stats
+        return {
+            "connections": stats.connections,
+            "requests": stats.requests,
+            "bytes_in": stats.bytes_in,
+            "bytes_out": stats.bytes_out,
+        }
+
+    async def start(self) -> None:
+        """Return once clients are served."""
+        await self.kafka.bind()
+        await self.node.start(self.kafka.advertised)
+        await self.coordinator.start()
+        await self.kafka.start()
+
+    async def stop(self) -> None:
+        # First the coordinator: members that wait in a rebalance are told to look elsewhere.
+        await self.coordinator.stop()
+        await self.kafka.stop()
+        await self.node.stop()
+
+
+def run(config: NodeConfig) -> None:
+    """Run a node in this process until it is told to stop."""
+    uvloop.run(_run(config))
+
+
+async def _run(config: NodeConfig) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    config.data.mkdir(parents=True, exist_ok=True)
+    pid = config.data / PID_FILE
+    serving = config.data / SERVING_FILE
+    server = Server(config)
+    start = loop.create_task(server.start())
+    stop = loop.create_task(stopping.wait())
+    # The node may wait for others for as long as it likes, and can be stopped all the same.
+    await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        start.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await start
+        return
+    start.result()
+    pid.write_text(f"{os.getpid()}\n")
+    _announce(serving, server)
+    log.info("node %d serves Kafka clients at %s", config.id, server.address)
+    try:
+        await stop
+        log.info("node %d is stopping", config.id)
+    finally:
+        serving.unlink(missing_ok=True)
+        await server.stop()
+        pid.unlink(missing_ok=True)
+
+
+def _announce(path: Path, server: Server) -> None:
+    """Say that this node serves clients, to whoever watches its directory."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"pid": os.getpid(), "kafka": str(server.address)}))
+    partial.replace(path)
