@@ -105,6 +105,29 @@ def test_a_leader_that_steps_down_waits_a_whole_timeout_before_it_stands() -> No
     assert beats.tick(52_000).elections == [G]
 
 
+def test_a_leader_whose_node_seems_to_be_gone_is_not_waited_for() -> None:
+    led_by_n1, led_by_n3 = GroupId(1), GroupId(2)
+    beats = follower(led_by_n1)
+    beats.add(led_by_n3, V2, 0)
+    beats.publish(led_by_n3, Role.FOLLOWER, T, THREE, never, 0)
+    beats.heard(led_by_n3, V3, T, 0)
+    beats.suspect(N1, 5)
+    beats.check_invariants()
+    assert not beats.leader_alive(led_by_n1, 5)
+    assert beats.leader_alive(led_by_n3, 5)
+    assert beats.next_due(5) <= 50
+    assert not beats.tick(10).elections  # the others must have noticed too
+    assert beats.tick(60).elections == [led_by_n1]
+
+
+def test_a_leader_that_is_heard_again_is_suspected_no_more() -> None:
+    beats = follower()
+    beats.suspect(N1, 5)
+    beats.heard(G, V1, T, 10)
+    assert beats.leader_alive(G, 10)
+    assert not beats.tick(900).elections
+
+
 def test_a_leader_has_no_election_timer() -> None:
     beats = leader()
     beats.replied(G, V2, 0)
