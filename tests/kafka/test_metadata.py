@@ -92,6 +92,14 @@ def test_topics_by_id(tmp_path: Path) -> None:
     assert (missing.error_code, missing.topic_id) == (ErrorCode.unknown_topic_id, UUID(int=5))
 
 
+@pytest.mark.parametrize("version", [10, 11])
+def test_an_unknown_id_is_answered_where_names_cannot_be_left_out(
+    tmp_path: Path, version: int
+) -> None:
+    (missing,) = ask(Desk(tmp_path), version, [named(None, UUID(int=5))]).topics
+    assert (missing.error_code, missing.name) == (ErrorCode.unknown_topic_id, "")
+
+
 def test_a_topic_asked_for_twice_is_told_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.create("t")

@@ -463,3 +463,21 @@ def test_a_group_is_quiet_when_a_heartbeat_would_say_nothing_new() -> None:
     assert leader.core.committed == 4
     assert leader.core.quiet(vnode(2))
     assert not group[2].core.quiet(vnode(1)), "followers have no say"
+
+
+def test_a_heartbeat_that_overtakes_data_does_not_count_as_news_of_its_commit() -> None:
+    group = filled(0)
+    leader = group[1]
+    group.beat(1)
+    leader.propose(1)
+    (late,) = group.take(msg.AppendRequest, target=3)
+    group.deliver()
+    assert leader.is_done(1), "n1 and n2 are a majority"
+    group.beat(1)
+    group.hand_over(late)
+    group.deliver()
+    assert group[3].core.dirty == 1
+    assert not leader.core.quiet(vnode(3)), "it got the commit before the data, and took no notice"
+    group.beat(1)
+    assert group[3].core.committed == 1
+    assert leader.core.quiet(vnode(3))

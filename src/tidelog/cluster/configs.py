@@ -307,6 +307,55 @@ _TOPIC_OPTIONS: Final = (
         "Kafka's name for flushing by count. 1 flushes after every write; other values have no"
         " effect here: use flush.bytes.",
     ),
+    Option(
+        "unclean.leader.election.enable",
+        OptionType.BOOLEAN,
+        "false",
+        _one_of("false"),
+        "false: a replica that lacks committed records is never elected",
+        "Always false: a replica that lacks committed records is never elected.",
+        "unclean.leader.election.enable",
+    ),
+    # How Kafka lays out its files. Nothing of a topic's behaviour depends on these, so scripts that
+    # set them work as they are.
+    _number(
+        "file.delete.delay.ms",
+        OptionType.LONG,
+        60_000,
+        0,
+        "log.segment.delete.delay.ms",
+        "No effect here: a file goes when its last reader does.",
+    ),
+    _number(
+        "index.interval.bytes",
+        OptionType.INT,
+        4096,
+        0,
+        "log.index.interval.bytes",
+        "No effect here: there is an entry for every 32 KiB.",
+    ),
+    _number(
+        "segment.index.bytes",
+        OptionType.INT,
+        10 * MIB,
+        4,
+        "log.index.size.max.bytes",
+        "No effect here: an index is as large as its segment needs.",
+    ),
+    _number(
+        "segment.jitter.ms",
+        OptionType.LONG,
+        0,
+        0,
+        "log.roll.jitter.ms",
+        "No effect here.",
+    ),
+    _switch(
+        "preallocate",
+        "false",
+        "log.preallocate",
+        "No effect here: files grow as they are written.",
+    ),
 )
 
 _CLUSTER_OPTIONS: Final = (

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 # Outcomes that nobody gets to hear of any more are dropped after the caller's own deadline; how
 # often that is looked after.
 SWEEP_S: Final = 0.5
+# A leader that lost its majority may be cut off for long. Its writers wait no longer than this for
+# somebody who knows what became of their writes: they had better ask the next leader.
+ORPHANED_S: Final = 1.0
 
 
 class Wire(Protocol):
@@ -121,7 +124,8 @@ class Groups:
         self._publishing = False
         self._tokens = itertools.count(1)
         # token -> (deadline, who wants to know); in order of their start, swept by deadline
-        self._waiting: dict[int, tuple[float, Callable[[Outcome], None]]] = {}
+        # By token: until when, who wants to know, and whose writer that is.
+        self._waiting: dict[int, tuple[float, Callable[[Outcome], None], Hosted | None]] = {}
         self._beat_timer: asyncio.TimerHandle | None = None
         self._sweep_timer = loop.call_later(SWEEP_S, self._sweep)
 
@@ -189,11 +193,22 @@ class Groups:
 
     # --- Outcomes -------------------------------------------------------------------------------
 
-    def expect(self, timeout: float, done: Callable[[Outcome], None]) -> int:
-        """Return a token; `done` hears every outcome under it, and UNKNOWN after the timeout."""
+    def expect(
+        self, timeout: float, done: Callable[[Outcome], None], writer: "Hosted | None" = None
+    ) -> int:
+        """Return a token; `done` hears every outcome under it, and UNKNOWN after the timeout.
+
+        Whoever writes to a replica names it, and is told UNKNOWN soon if that loses its majority.
+        """
         token = next(self._tokens)
-        self._waiting[token] = (self.loop.time() + timeout, done)
+        self._waiting[token] = (self.loop.time() + timeout, done, writer)
         return token
+
+    def _orphan_writers(self, hosted: Hosted) -> None:
+        latest = self.loop.time() + ORPHANED_S
+        for token, (deadline, done, writer) in self._waiting.items():
+            if writer is hosted and deadline > latest:
+                self._waiting[token] = (latest, done, writer)  # keeps its place: no key is new
 
     def resolved(self, outcome: Outcome) -> None:
         waiting = self._waiting.get(outcome.token)
@@ -205,8 +220,8 @@ class Groups:
 
     def _sweep(self) -> None:
         now = self.loop.time()
-        for token in [token for token, (deadline, _) in self._waiting.items() if deadline < now]:
-            _, done = self._waiting.pop(token)
+        for token in [token for token, each in self._waiting.items() if each[0] < now]:
+            _, done, _ = self._waiting.pop(token)
             done(ev.Refused(token, ev.Refusal.UNKNOWN))
         self._sweep_timer = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -310,6 +325,7 @@ class Groups:
             self._hosted[group].step(ev.ElectionTimeout())
         for group in due.quorum_lost:
             self._hosted[group].step(ev.QuorumLost())
+            self._orphan_writers(self._hosted[group])
         for group, peer in due.full:
             self._hosted[group].step(ev.BeatDue(peer))
         for node, body in due.light.items():

@@ -200,7 +200,7 @@ class Partition:
                 done(ProduceFailed(outcome.why))
 
         self._groups.touch(self.hosted)
-        self.replica.produce(self._groups.expect(timeout, resolve), batch, level)
+        self.replica.produce(self._groups.expect(timeout, resolve, self.hosted), batch, level)
 
     def _await(
         self,
@@ -220,7 +220,7 @@ class Partition:
             elif isinstance(outcome, ev.Refused):
                 done(ProduceFailed(outcome.why))
 
-        token = self._groups.expect(timeout, resolve)
+        token = self._groups.expect(timeout, resolve, self.hosted)
         awaited = _Awaited(base, last, Term(self._term_of(last)), level, copies)
         self._awaited[token] = awaited
         self._settle(token, awaited)

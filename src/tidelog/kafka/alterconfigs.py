@@ -98,6 +98,8 @@ async def _apply(
     validate_only: bool,
     deadline: Deadline,
 ) -> None:
+    if _takes_back_nothing(resource):
+        return
     _check(resource)
     changes = plan(context, resource)
     controller = context.node.controller
@@ -109,6 +111,21 @@ async def _apply(
         await controller.set_cluster_config(
             changes, validate_only=validate_only, timeout=deadline.left()
         )
+
+
+def _takes_back_nothing(resource: Any) -> bool:
+    """Whether this takes back settings of one node, which has none that could be taken back.
+
+    Kafka's tool for reassignments does so when it is done, and must not fail for it.
+    """
+    return (
+        resource.resource_type == Resource.BROKER
+        and resource.resource_name != ""
+        and all(
+            getattr(each, "config_operation", Operation.SET) == Operation.DELETE
+            for each in resource.configs
+        )
+    )
 
 
 def _check(resource: Any) -> None:

@@ -264,8 +264,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         except Disconnect as reason:
             self._server.give(len(body))
-            self._server.complaints.warning("%s is closed: %s", self, reason)
-            self.close()
+            self._disconnect(reason)
             return
         except Exception as error:  # noqa: BLE001  # a raw handler that fails fails one client
             self._server.give(len(body))
@@ -302,6 +301,8 @@ class Connection(asyncio.BufferedProtocol):
         elif (error := future.exception()) is not None:
             if isinstance(error, Malformed):
                 self._refuse(f"a malformed {slot.api.name} request: {error}")
+            elif isinstance(error, Disconnect):
+                self._disconnect(error)
             else:
                 self._fail(slot.api, error)
         elif self._transport is not None:
@@ -396,6 +397,10 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, what: str) -> None:
         self._server.stats.malformed += 1
         self._server.complaints.warning("%s sent %s: closed", self, what)
+        self.close()
+
+    def _disconnect(self, reason: Disconnect) -> None:
+        self._server.complaints.warning("%s is closed: %s", self, reason)
         self.close()
 
     def _fail(self, api: Api, error: BaseException) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Disconnect(Exception):
-    """Raised by a raw handler: there is no way to answer this request but to close."""
+    """Raised by a handler: there is no way to answer this request but to close."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,23 @@ from tidelog.cluster.model import PartitionState, TopicState, check_topic_name
 from tidelog.kafka import view
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.creation import ensure_topic, led
-from tidelog.kafka.dispatch import Context
+from tidelog.kafka.dispatch import Context, Disconnect
 from tidelog.kafka.errors import code_of
 from tidelog.kafka.versions import NO_THROTTLE
 
 # Topics that one request may bring into being; the client asks again for the others.
 MAX_CREATED: Final = 64
+# The first version whose answers may leave out the name of a topic that is known by its id alone.
+FIRST_NAMELESS: Final = 12
 # Partitions in one answer of DescribeTopicPartitions, whatever the client asks for.
 MAX_DESCRIBED: Final = 2000
 
 
 async def handle_metadata(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
-    topics = [_topic(context, answers, request, topic) for topic in await _wanted(context, request)]
+    wanted = await _wanted(context, request)
+    _check_knows(context, request, wanted)
+    topics = [_topic(context, answers, request, topic) for topic in wanted]
     return answers(
         "MetadataResponse",
         throttle_time=NO_THROTTLE,
@@ -48,6 +52,25 @@ async def handle_metadata(context: Context, request: Any) -> Any:
         ),
         error_code=ErrorCode.none,
     )
+
+
+def _check_knows(context: Context, request: Any, wanted: "list[TopicState | Missing]") -> None:
+    """Send a client elsewhere that asks a node without contact for leaders that it knows not.
+
+    Clients ask whom they asked last for as long as that one answers, so such an answer would be
+    worse than none. Those who ask for all topics only want to see them.
+    """
+    if not request.topics or not view.is_cut_off(context):
+        return
+    for topic in wanted:
+        if isinstance(topic, Missing):
+            continue
+        for partition in topic.partitions:
+            if context.node.leader_of(topic.name, partition.index)[0] is None:
+                raise Disconnect(
+                    "this node has no contact with most of the others and cannot say who leads"
+                    f" {topic.name}/{partition.index}"
+                )
 
 
 class Missing:
@@ -78,7 +101,9 @@ async def _wanted(context: Context, request: Any) -> list[TopicState | Missing]:
         seen.add(key)
         if each.name is None:
             by_id = state.topics_by_id.get(topic_id)
-            found.append(by_id or Missing(None, topic_id, ErrorCode.unknown_topic_id))
+            # Answers could not leave the name out at first, though requests could.
+            no_name = None if request.__version__ >= FIRST_NAMELESS else ""
+            found.append(by_id or Missing(no_name, topic_id, ErrorCode.unknown_topic_id))
         elif (by_name := state.topics.get(each.name)) is not None:
             found.append(by_name)
         elif len(created) < MAX_CREATED:
@@ -231,7 +256,8 @@ def _described_partition(
         replica_nodes=seen.replicas,
         isr_nodes=seen.in_sync,
         # Raft may elect any replica that has what is committed, so there is no such list apart.
-        eligible_leader_replicas=None,
-        last_known_elr=None,
+        # Empty, not null, though null is allowed: Kafka's own tools fail on it.
+        eligible_leader_replicas=(),
+        last_known_elr=(),
         offline_replicas=seen.offline,
     )

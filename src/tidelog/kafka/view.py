@@ -53,10 +53,11 @@ def reachable(context: Context, nodes: Sequence[NodeId]) -> tuple[NodeId, ...]:
     is what it knew before: its clients shall go there, and epochs tell them what is out of date.
     """
     up = tuple(each for each in nodes if _is_up(context, each))
-    return tuple(nodes) if len(up) < len(nodes) and _is_cut_off(context) else up
+    return tuple(nodes) if len(up) < len(nodes) and is_cut_off(context) else up
 
 
-def _is_cut_off(context: Context) -> bool:
+def is_cut_off(context: Context) -> bool:
+    """Tell whether this node hears of less than half of the cluster."""
     members = context.node.state.members
     return 2 * sum(_is_up(context, each) for each in members) < len(members)
 
@@ -79,7 +80,7 @@ def controller_id(context: Context) -> int:
     leader = context.node.controller_id()
     if leader is not None and context.node.is_alive(leader):
         return leader
-    return NO_NODE if _is_cut_off(context) else context.node.id
+    return NO_NODE if is_cut_off(context) else context.node.id
 
 
 def view(context: Context, topic: TopicState, partition: PartitionState) -> PartitionView:
@@ -94,6 +95,19 @@ def view(context: Context, topic: TopicState, partition: PartitionState) -> Part
         leader=leader if known and leader is not None else NO_NODE,
         epoch=epoch,
         replicas=replicas,
-        in_sync=up,
+        in_sync=_in_sync(context, partition, up) if known else up,
         offline=tuple(each for each in replicas if each not in up),
     )
+
+
+def _in_sync(
+    context: Context, partition: PartitionState, up: tuple[NodeId, ...]
+) -> tuple[NodeId, ...]:
+    """Of the replicas that are up, those that have all that readers may see, as the leader says.
+
+    It says so twice a second of those that catch up, and every few seconds of those that fall back.
+    """
+    claimed = context.node.leaders.leadership(partition.group)
+    if claimed is None:
+        return up
+    return tuple(each for each in up if each in claimed.in_sync)

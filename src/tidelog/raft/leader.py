@@ -213,7 +213,14 @@ class Leader:
             )
             if flush:
                 progress.flush_asked = last
-        progress.told = (core.committed, core.visible, core.hard.compacted)
+        # A follower takes marks over only as far as what they came with reaches, so that is how far
+        # it was told them: a heartbeat that overtakes data says less than the next one.
+        reach = batches[-1].last_offset if batches else prev[0]
+        progress.told = (
+            min(core.committed, reach),
+            min(core.visible, reach),
+            core.hard.compacted,
+        )
         core.send(
             msg.AppendRequest(
                 core.group,
