@@ -124,10 +124,11 @@ class PretendNode:
         return partition
 
     def lead(self, topic: str, index: int, node: int, term: int = 1) -> None:
-        """Let everybody know who leads a partition."""
+        """Let everybody know who leads a partition, with all replicas in sync."""
         group = self.state.group_of(topic, index)
         assert group is not None
-        self.leaders.claim(NodeId(node), Claim(group, term, (NodeId(node),)))
+        in_sync = self.state.partition_at(topic, index).nodes
+        self.leaders.claim(NodeId(node), Claim(group, term, in_sync))
 
     def partition(self, topic: str, index: int) -> PretendPartition | None:
         return self.hosted.get((topic, index))

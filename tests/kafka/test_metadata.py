@@ -10,8 +10,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.kafka.desk import Desk, versions
 
+from tidelog.cluster.leaders import Claim
 from tidelog.kafka import metadata
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
+from tidelog.raft.types import NodeId
 
 METADATA, DESCRIBE_TOPIC_PARTITIONS = 3, 75
 
@@ -66,6 +68,17 @@ def test_all_topics_are_asked_for_by_null_and_in_version_0_by_nothing(tmp_path: 
     for version, topics in ((0, []), (1, None), (13, None)):
         assert [each.name for each in ask(desk, version, topics).topics] == ["a", "b"]
     assert ask(desk, 1, []).topics == ()
+
+
+def test_a_replica_that_lags_is_not_in_sync(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.create("t", 1, 3)
+    group = desk.node.state.group_of("t", 0)
+    assert group is not None
+    desk.node.leaders.claim(NodeId(2), Claim(group, 1, (NodeId(2), NodeId(3))))
+    (topic,) = ask(desk, 12, [named("t")]).topics
+    assert set(topic.partitions[0].isr_nodes) == {2, 3}
+    assert set(topic.partitions[0].offline_replicas) == set()
 
 
 def test_a_dead_leader_and_dead_replicas_are_told(tmp_path: Path) -> None:
