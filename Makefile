@@ -15,7 +15,7 @@ SEEDS ?= 50
 WORKERS ?= auto
 ARGS ?=
 
-COMPILED := src/tidelog/records/kernels.py
+COMPILED := $(patsubst %,src/tidelog/records/%.py,framing kernels scanning)
 # Compiled and plain installs have stamps of their own, so that switching between them rebuilds.
 PURE := $(filter-out 0,$(TIDELOG_PURE_PYTHON))
 INSTALLED := .venv/.installed$(if $(PURE),-pure)
@@ -61,7 +61,7 @@ $(INSTALLED): $(DEPENDENCIES) pyproject.toml setup.py $(wildcard $(COMPILED))
 	@rm -f .venv/.installed .venv/.installed-pure $(COMPILED:.py=.*.so)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --editable .
-	@if compgen -G '$(COMPILED:.py=.*.so)' >/dev/null; then \
+	@if ls $(COMPILED:.py=.*.so) >/dev/null 2>&1; then \
 	  echo "Tidelog is installed in .venv, with compiled modules"; \
 	else \
 	  echo "Tidelog is installed in .venv; nothing was compiled, so its kernels run as plain Python"; \

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-# Dotted names of the modules that are worth compiling: loops over single records, no more.
-COMPILED = ["tidelog.records.kernels"]
+# Dotted names of the modules that are worth compiling: loops over batches and records, no more.
+COMPILED = ["tidelog.records.framing", "tidelog.records.kernels", "tidelog.records.scanning"]
 
 
 def extensions() -> list[Extension]:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from aiokafka.record import default_records
 from aiokafka.record.memory_records import MemoryRecords
 
-from tidelog.records import kernels, parse_batches
-from tidelog.records.arrow import SCHEMA, from_arrow, to_arrow
+from tidelog.records import kernels
+from tidelog.records.arrow import SCHEMA, read_arrow, write_arrow
 
 NAME = "codec"
 VALUE_SIZES = (100, 1024)
@@ -78,10 +78,7 @@ def measure(value_size: int, batch_size: int, quick: bool) -> list[Row]:
         list(zip(*(part.column(name).to_pylist() for name in ("key", "value")), strict=True))
         for part in columns
     ]
-    data = [
-        b"".join(batch.data for batch in from_arrow(part, max_batch_bytes=batch_size))
-        for part in columns
-    ]
+    data = [bytes(write_arrow(part, max_batch_bytes=batch_size)) for part in columns]
     best = _best(
         {
             "encode": lambda: _each(columns, lambda part: _encode(part, batch_size)),
@@ -133,14 +130,11 @@ def _best(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]
 
 
 def _encode(columns: pa.RecordBatch, batch_size: int) -> object:
-    return from_arrow(columns, max_batch_bytes=batch_size)
+    return write_arrow(columns, max_batch_bytes=batch_size)
 
 
 def _decode(data: bytes) -> object:
-    batches = list(parse_batches(data))
-    for batch in batches:
-        batch.check_crc()
-    return to_arrow(batches)
+    return read_arrow(data)
 
 
 def _encode_theirs(rows: list[tuple[bytes, bytes]], batch_size: int) -> object:

@@ -1,30 +1,28 @@
 """Fixtures: each form of the kernels in turn."""
 
-from types import ModuleType
-
 import pytest
-from tests.records.forms import SOURCE, built, compile_in, load, without_cython
+from tests.records.forms import Form, built, compile_in, sources, without_cython
 
 
 @pytest.fixture(scope="session")
-def plain() -> ModuleType:
-    """The source as Python runs it, without Cython anywhere."""
+def plain() -> Form:
+    """The sources as Python runs them, without Cython anywhere."""
     with without_cython():
-        return load(SOURCE, "plain_kernels")
+        return Form.load(sources(), "plain_")
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The source as Cython compiles it, running without Cython."""
-    path = built() or compile_in(tmp_path_factory.mktemp("compiled"))
-    if path is None:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Form:
+    """The sources as Cython compiles them, running without Cython."""
+    paths = built() or compile_in(tmp_path_factory.mktemp("compiled"))
+    if paths is None:
         pytest.skip("there is no Cython or no C compiler here, so nothing is compiled")
     with without_cython():
-        return load(path, "kernels")
+        return Form.load(paths)
 
 
 @pytest.fixture(scope="session", params=["plain", "compiled"])
-def form(request: pytest.FixtureRequest) -> ModuleType:
+def form(request: pytest.FixtureRequest) -> Form:
     """Both forms, one after the other: every claim holds for each."""
-    module: ModuleType = request.getfixturevalue(request.param)
-    return module
+    found: Form = request.getfixturevalue(request.param)
+    return found

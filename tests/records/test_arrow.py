@@ -1,13 +1,12 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.records.forms import using
+from tests.records.forms import Form, using
 from tests.records.samples import RUNS, records, some_batch, some_records
 
 from tidelog.records import (
@@ -21,6 +20,7 @@ from tidelog.records import (
     Term,
     TimestampType,
     build_batch,
+    columns,
     empty_like,
     ghost,
     internal_batch,
@@ -28,7 +28,14 @@ from tidelog.records import (
     read_records,
     transaction_marker,
 )
-from tidelog.records.arrow import COLUMNS, SCHEMA, from_arrow, to_arrow
+from tidelog.records.arrow import (
+    COLUMNS,
+    SCHEMA,
+    from_arrow,
+    read_arrow,
+    to_arrow,
+    write_arrow,
+)
 
 
 def rows(batches: Sequence[Batch]) -> list[dict[str, Any]]:
@@ -86,7 +93,7 @@ def placed(written: Sequence[Record]) -> list[Record]:
     )
 )
 def test_arrow_shows_what_reading_record_by_record_shows(
-    form: ModuleType, parts: list[tuple[list[Record], Codec, TimestampType]]
+    form: Form, parts: list[tuple[list[Record], Codec, TimestampType]]
 ) -> None:
     batches = [
         build_batch(written, codec=codec, timestamp_type=kind, base_offset=Offset(1000 * place))
@@ -94,6 +101,7 @@ def test_arrow_shows_what_reading_record_by_record_shows(
     ]
     with using(form):
         table = to_arrow(batches)
+        assert read_arrow(b"".join(batch.data for batch in batches)) == table
     table.validate(full=True)
     assert table.schema == SCHEMA
     assert shown(table) == rows(batches)
@@ -106,7 +114,7 @@ def test_arrow_shows_what_reading_record_by_record_shows(
     cut=st.tuples(st.integers(0, 5), st.integers(0, 5)),
 )
 def test_what_came_from_arrow_is_what_was_there(
-    form: ModuleType,
+    form: Form,
     written: list[Record],
     codec: Codec,
     max_batch_bytes: int,
@@ -118,6 +126,8 @@ def test_what_came_from_arrow_is_what_was_there(
         batches = from_arrow(table, codec=codec, max_batch_bytes=max_batch_bytes)
         data = b"".join(batch.data for batch in batches)
         assert list(parse_batches(data)) == batches
+        if codec is Codec.NONE:
+            assert write_arrow(table, max_batch_bytes=max_batch_bytes) == data
         assert read_all(batches) == placed(written[start:stop])
     for batch in batches:
         batch.check_crc()
@@ -130,7 +140,7 @@ def test_what_came_from_arrow_is_what_was_there(
 
 @given(written=records(max_size=20))
 def test_a_round_trip_through_arrow_changes_nothing(
-    form: ModuleType, written: list[Record]
+    form: Form, written: list[Record]
 ) -> None:
     with using(form):
         (batch,) = from_arrow(to_arrow([build_batch(written)]))
@@ -139,7 +149,7 @@ def test_a_round_trip_through_arrow_changes_nothing(
 
 @given(order=st.permutations(COLUMNS), count=st.integers(0, len(COLUMNS)))
 def test_only_the_columns_that_were_asked_for_are_there(
-    form: ModuleType, order: list[str], count: int
+    form: Form, order: list[str], count: int
 ) -> None:
     batches = [some_batch(7), some_batch(3, Codec.LZ4)]
     with using(form):
@@ -148,7 +158,7 @@ def test_only_the_columns_that_were_asked_for_are_there(
     assert some.num_rows == 10
 
 
-def test_markers_and_batches_of_ours_are_left_out_unless_kept(form: ModuleType) -> None:
+def test_markers_and_batches_of_ours_are_left_out_unless_kept(form: Form) -> None:
     marker = transaction_marker(
         MarkerType.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=0
     )
@@ -168,7 +178,7 @@ def test_markers_and_batches_of_ours_are_left_out_unless_kept(form: ModuleType) 
         assert ours.column("value").to_pylist() == [b"nodes"]
 
 
-def test_no_batches_are_an_empty_table(form: ModuleType) -> None:
+def test_no_batches_are_an_empty_table(form: Form) -> None:
     with using(form):
         assert to_arrow([]).num_rows == 0
         assert to_arrow([]).schema == SCHEMA
@@ -180,14 +190,97 @@ def test_a_column_that_does_not_exist_is_named() -> None:
         to_arrow([some_batch()], columns=("offset", "topic"))
 
 
-def test_damage_in_any_of_the_batches_is_found(form: ModuleType) -> None:
+def test_damage_in_any_of_the_batches_is_found(form: Form) -> None:
     broken = some_batch(3).stamp(Offset(500), Term(1))
     broken.data[61] ^= 0x7F
     with using(form), pytest.raises(CorruptBatch, match=r"data \[500, 502\]"):
         to_arrow([some_batch(3), broken], columns=("offset",))
 
 
-def test_no_batch_may_unpack_to_more_than_the_limit(form: ModuleType) -> None:
+def test_a_buffer_with_more_batches_than_anybody_expects_is_read_in_order(form: Form) -> None:
+    codecs = (Codec.NONE, Codec.NONE, Codec.LZ4)
+    batches = [
+        build_batch(some_records(3), codec=codecs[place % 3], base_offset=Offset(place * 3))
+        for place in range(200)
+    ]
+    with using(form):
+        table = read_arrow(b"".join(batch.data for batch in batches))
+    assert table.column("offset").to_pylist() == list(range(600))
+    assert shown(table) == rows(batches)
+
+
+def test_a_buffer_of_bytes_gives_the_columns_that_were_asked_for(form: Form) -> None:
+    data = bytes(some_batch(4).data)
+    with using(form):
+        assert read_arrow(data, columns=("value", "offset")) == to_arrow(
+            [some_batch(4)], columns=("value", "offset")
+        )
+        assert read_arrow(data, columns=()).num_rows == 4
+        assert read_arrow(b"") == to_arrow([])
+        with pytest.raises(ValueError, match="no column 'topic'"):
+            read_arrow(data, columns=("topic",))
+
+
+def test_what_clients_skip_is_left_out_of_a_buffer_but_its_crc_is_checked(form: Form) -> None:
+    marker = transaction_marker(
+        MarkerType.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=5
+    )
+    gap = ghost(Offset(7), Offset(2**40), Term(1))
+    hidden = [internal_batch(BatchType.CONFIGURATION, b"x"), gap, empty_like(some_batch())]
+    with using(form):
+        for batch in (marker, *hidden):
+            data = bytearray(some_batch().data) + batch.data
+            assert read_arrow(data) == to_arrow([some_batch()])
+            data[-1 if batch.count else -20] ^= 1
+            with pytest.raises(CorruptBatch, match="the CRC says") as raised:
+                read_arrow(data)
+            assert raised.value.position == some_batch().size
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_wrong_crc_is_told_with_the_position_of_its_batch(form: Form, codec: Codec) -> None:
+    data = bytearray(some_batch(3, codec).data) * 3
+    position = 2 * some_batch(3, codec).size
+    data[-3] ^= 0x10
+    with using(form), pytest.raises(CorruptBatch, match="the CRC says") as raised:
+        read_arrow(data)
+    assert raised.value.position == position
+
+
+def test_damage_behind_a_right_crc_is_told_with_the_batch_it_is_in(form: Form) -> None:
+    broken = some_batch(3).stamp(Offset(500), Term(1))
+    broken.data[61] ^= 0x7F
+    broken.set_time(broken.max_timestamp, broken.timestamp_type)  # makes the CRC anew
+    with using(form), pytest.raises(CorruptBatch, match=r"data \[500, 502\]"):
+        read_arrow(bytes(some_batch(3).data) + bytes(broken.data))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_count_that_lies_allocates_nothing(
+    form: Form, codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    liar = bytearray(some_batch(3, codec).data)
+    liar[23:27] = (2**31 - 1).to_bytes(4, "big")
+    liar[57:61] = (2**31 - 1).to_bytes(4, "big")
+    batch = Batch.parse(liar)
+    batch.set_time(batch.max_timestamp, batch.timestamp_type)  # makes the CRC anew
+    asked: list[int] = []
+    real = columns.allocate
+
+    def allocate(size: int) -> memoryview:
+        asked.append(size)
+        return real(size)
+
+    monkeypatch.setattr(columns, "allocate", allocate)
+    steps: list[Callable[[], object]] = [lambda: to_arrow([batch]), lambda: read_arrow(liar)]
+    for step in steps:
+        with using(form), pytest.raises(CorruptBatch, match="2147483647 records do not fit"):
+            step()
+    assert asked
+    assert max(asked) < 10_000
+
+
+def test_no_batch_may_unpack_to_more_than_the_limit(form: Form) -> None:
     large = build_batch([Record(0, 0, None, bytes(5000))], codec=Codec.ZSTD)
     with using(form):
         assert to_arrow([large], limit=5020).num_rows == 1
@@ -196,26 +289,33 @@ def test_no_batch_may_unpack_to_more_than_the_limit(form: ModuleType) -> None:
         plain = build_batch([Record(0, 0, None, bytes(5000))])
         with pytest.raises(CorruptBatch, match="more than the 5000"):
             to_arrow([plain], limit=5000)
+        for batch in (large, plain):
+            assert read_arrow(batch.data, limit=5020).num_rows == 1
+            with pytest.raises(CorruptBatch, match="more than the 5000"):
+                read_arrow(batch.data, limit=5000)
 
 
 def test_more_than_arrow_holds_is_refused_before_it_is_unpacked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidelog.records.arrow.MAX_COLUMN_BYTES", 9_000)
-    large = build_batch([Record(0, 0, None, bytes(4000))], codec=Codec.ZSTD)
-    assert to_arrow([large, large]).num_rows == 2
-    with pytest.raises(ValueError, match="convert fewer at a time"):
-        to_arrow([large, large, large])
+    monkeypatch.setattr("tidelog.records.columns.MAX_COLUMN_BYTES", 9_000)
+    for codec in (Codec.NONE, Codec.ZSTD):
+        large = build_batch([Record(0, 0, None, bytes(4000))], codec=codec)
+        assert to_arrow([large] * 2) == read_arrow(bytes(large.data) * 2)
+        with pytest.raises(ValueError, match="convert fewer at a time"):
+            to_arrow([large] * 3)
+        with pytest.raises(ValueError, match="convert fewer at a time"):
+            read_arrow(bytes(large.data) * 3)
 
 
-def test_only_the_value_is_needed(form: ModuleType) -> None:
+def test_only_the_value_is_needed(form: Form) -> None:
     table = pa.RecordBatch.from_pydict({"value": pa.array([b"a", None], pa.binary())})
     with using(form):
         (batch,) = from_arrow(table, default_timestamp=77)
         assert read_all([batch]) == [Record(0, 77, None, b"a"), Record(1, 77, None, None)]
 
 
-def test_a_record_without_a_time_gets_the_time_of_now(form: ModuleType) -> None:
+def test_a_record_without_a_time_gets_the_time_of_now(form: Form) -> None:
     table = pa.RecordBatch.from_pydict({"value": pa.array([b"a"], pa.binary())})
     with using(form):
         (batch,) = from_arrow(table)
@@ -227,7 +327,7 @@ def test_a_record_without_a_time_gets_the_time_of_now(form: ModuleType) -> None:
     [pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view()],
     ids=str,
 )
-def test_any_kind_of_bytes_or_text_will_do(form: ModuleType, kind: pa.DataType) -> None:
+def test_any_kind_of_bytes_or_text_will_do(form: Form, kind: pa.DataType) -> None:
     texts = ["a", None, "größe", ""]
     expected = [None if text is None else text.encode() for text in texts]
     column = pa.array(texts if "string" in str(kind) else expected, kind)
@@ -238,7 +338,7 @@ def test_any_kind_of_bytes_or_text_will_do(form: ModuleType, kind: pa.DataType) 
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_times_of_any_unit_become_milliseconds(form: ModuleType, unit: str) -> None:
+def test_times_of_any_unit_become_milliseconds(form: Form, unit: str) -> None:
     seconds = 1_700_000_000
     scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     times = pa.array([seconds * scale, None], pa.timestamp(unit, tz="UTC"))
@@ -248,7 +348,7 @@ def test_times_of_any_unit_become_milliseconds(form: ModuleType, unit: str) -> N
     assert [record.timestamp for record in read_all(batches)] == [seconds * 1000, 5]
 
 
-def test_a_null_list_of_headers_is_an_empty_one(form: ModuleType) -> None:
+def test_a_null_list_of_headers_is_an_empty_one(form: Form) -> None:
     kind = SCHEMA.field("headers").type
     headers = pa.array([None, [], [{"key": "a", "value": None}], None], kind)
     table = pa.RecordBatch.from_pydict({"value": pa.array([b"x"] * 4), "headers": headers})
@@ -259,7 +359,7 @@ def test_a_null_list_of_headers_is_an_empty_one(form: ModuleType) -> None:
     assert [record.headers for record in sliced] == [(("a", None),), ()]
 
 
-def test_headers_may_be_nullable_and_large_as_spark_makes_them(form: ModuleType) -> None:
+def test_headers_may_be_nullable_and_large_as_spark_makes_them(form: Form) -> None:
     kind = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
     headers = pa.array([[{"key": "a", "value": b"1"}], []], kind)
     table = pa.RecordBatch.from_pydict({"value": pa.array([b"x", b"y"]), "headers": headers})
@@ -292,7 +392,7 @@ def test_a_table_that_makes_no_records_is_refused(
         from_arrow(pa.RecordBatch.from_pydict(columns))
 
 
-def test_a_header_without_a_key_is_refused(form: ModuleType) -> None:
+def test_a_header_without_a_key_is_refused(form: Form) -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([[{"key": None, "value": b"1"}]], kind)
     table = pa.RecordBatch.from_pydict({"value": pa.array([b"x"]), "headers": headers})
@@ -300,7 +400,7 @@ def test_a_header_without_a_key_is_refused(form: ModuleType) -> None:
         from_arrow(table)
 
 
-def test_sequences_go_on_from_batch_to_batch_and_wrap(form: ModuleType) -> None:
+def test_sequences_go_on_from_batch_to_batch_and_wrap(form: Form) -> None:
     table = pa.RecordBatch.from_pydict({"value": pa.array([bytes(100)] * 6)})
     with using(form):
         batches = from_arrow(
@@ -319,7 +419,7 @@ def test_sequences_go_on_from_batch_to_batch_and_wrap(form: ModuleType) -> None:
     assert {batch.base_sequence for batch in unsequenced} == {-1}
 
 
-def test_a_record_larger_than_a_batch_has_a_batch_of_its_own(form: ModuleType) -> None:
+def test_a_record_larger_than_a_batch_has_a_batch_of_its_own(form: Form) -> None:
     table = pa.RecordBatch.from_pydict({"value": pa.array([b"a", bytes(10_000), b"b", b"c"])})
     with using(form):
         batches = from_arrow(table, max_batch_bytes=1000)
@@ -337,7 +437,7 @@ def test_batches_from_arrow_can_be_stamped_in_place_without_touching_each_other(
 
 
 @given(values=st.lists(RUNS, max_size=40))
-def test_nulls_are_counted(form: ModuleType, values: list[bytes | None]) -> None:
+def test_nulls_are_counted(form: Form, values: list[bytes | None]) -> None:
     written = [Record(place, 0, value, None) for place, value in enumerate(values)]
     with using(form):
         table = to_arrow([build_batch(written)])

@@ -1,10 +1,9 @@
 from collections.abc import Callable
-from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.records.forms import using
+from tests.records.forms import Form, using
 from tests.records.samples import as_read, records, some_batch, some_records
 
 from tidelog.records import (
@@ -40,7 +39,7 @@ HORIZON = 1_800_000_000_000
     transactional=st.booleans(),
 )
 def test_what_was_written_is_read_back(
-    form: ModuleType,
+    form: Form,
     written: list[Record],
     codec: Codec,
     timestamp_type: TimestampType,

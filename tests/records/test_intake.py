@@ -2,14 +2,13 @@
 
 import struct
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.records.forms import using
+from tests.records.forms import Form, using
 from tests.records.samples import records, some_batch, some_records
 
 from tidelog.records import (
@@ -150,7 +149,7 @@ def test_nothing_is_unpacked_to_take_a_batch(
 
 @given(written=records(max_size=20), codec=st.sampled_from(Codec))
 def test_a_survey_says_what_reading_record_by_record_says(
-    form: ModuleType, written: list[Record], codec: Codec
+    form: Form, written: list[Record], codec: Codec
 ) -> None:
     times = [record.timestamp for record in written]
     keyless = sum(record.key is None for record in written)
@@ -162,7 +161,7 @@ def test_a_survey_says_what_reading_record_by_record_says(
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("claimed", [1, 2, 4, 1000, 2**31 - 1])
 def test_a_survey_finds_a_count_that_is_not_true(
-    form: ModuleType, codec: Codec, claimed: int
+    form: Form, codec: Codec, claimed: int
 ) -> None:
     # The header agrees with itself, so the batch would be given as many offsets as it claims.
     lying = claiming(some_batch(3, codec), count=claimed, delta=claimed - 1)
@@ -171,14 +170,14 @@ def test_a_survey_finds_a_count_that_is_not_true(
         survey_records(batch)
 
 
-def test_a_survey_finds_damage_in_headers_of_records(form: ModuleType) -> None:
+def test_a_survey_finds_damage_in_headers_of_records(form: Form) -> None:
     batch = build_batch([Record(0, 0, None, None, (("key", b"v"),))])
     batch.data[batch.size - 4] = 0xFF  # inside the key of the header
     with using(form), pytest.raises(CorruptBatch, match="UTF-8"):
         survey_records(batch)
 
 
-def test_a_survey_unpacks_no_more_than_its_limit(form: ModuleType) -> None:
+def test_a_survey_unpacks_no_more_than_its_limit(form: Form) -> None:
     batch = build_batch([Record(0, 0, None, bytes(5000))], codec=Codec.ZSTD)
     with using(form):
         assert survey_records(batch, 5020).without_key == 1

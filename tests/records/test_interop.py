@@ -1,7 +1,6 @@
 """Batches that aiokafka wrote are read here, and those written here are read by aiokafka."""
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.records.forms import using
+from tests.records.forms import Form, using
 from tests.records.samples import as_read, records
 
 from tidelog.records import (
@@ -71,7 +70,7 @@ def in_order(written: list[Record]) -> list[Record]:
 
 @given(written=records(), codec=st.sampled_from(Codec))
 def test_what_aiokafka_wrote_is_read_here(
-    form: ModuleType, written: list[Record], codec: Codec
+    form: Form, written: list[Record], codec: Codec
 ) -> None:
     # To aiokafka's builder a first timestamp of -1 means that there was none yet.
     written = in_order([replace(record, timestamp=abs(record.timestamp)) for record in written])
@@ -110,7 +109,7 @@ def test_what_was_written_here_is_read_by_aiokafka(
 
 @given(written=records(max_size=30), codec=st.sampled_from(Codec))
 def test_columns_written_here_are_read_by_aiokafka(
-    form: ModuleType, written: list[Record], codec: Codec
+    form: Form, written: list[Record], codec: Codec
 ) -> None:
     with using(form):
         table = to_arrow([build_batch(written)])

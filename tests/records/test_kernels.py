@@ -1,16 +1,14 @@
 import sys
-from array import array
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.records.forms import SOURCE, load
+from tests.records.forms import NAMES, Form, sources
 from tests.records.samples import records, some_batch, some_records
 
 from tidelog.records import Batch, CorruptBatch, Record, TimestampType, build_batch
-from tidelog.records.columns import BinaryColumn, Columns, ListColumn, Source
+from tidelog.records.columns import Columns, Spans
 
 
 def number(value: int) -> bytes:
@@ -39,18 +37,20 @@ def section_of(*parts: bytes, count: int = 1, last_delta: int = 10, **header: An
     return Batch.parse(data)
 
 
-def filled(form: ModuleType, batch: Batch, **wanted: bool) -> Columns:
+def filled(form: Form, batch: Batch, **wanted: bool) -> Columns:
     """Decode one batch that is not compressed."""
     asked = {"keys": True, "values": True, "headers": True} | wanted
-    columns = Columns(batch.count, len(batch.records), **asked)
-    form.decode([batch], [batch.records], columns)
+    spans = Spans()
+    spans.add(batch, batch.records)
+    columns = Columns(spans.rows, spans.size, **asked)
+    form.kernels.decode(spans, columns)
     return columns
 
 
-def outcome(form: ModuleType, batch: Batch) -> object:
+def outcome(form: Form, batch: Batch) -> object:
     """Return what a form reads of a batch, or how it fails."""
     try:
-        return list(form.read(batch, batch.records))
+        return list(form.kernels.read(batch, batch.records))
     except CorruptBatch as error:
         return error.position, error.reason
 
@@ -77,23 +77,26 @@ def contents(columns: Columns) -> object:
 
 
 def test_one_form_is_plain_and_the_other_is_compiled(
-    plain: ModuleType, compiled: ModuleType
+    plain: Form, compiled: Form
 ) -> None:
-    assert str(plain.__file__).endswith("kernels.py")
-    assert not str(compiled.__file__).endswith(".py")
-    assert type(plain.decode) is not type(compiled.decode)
+    for name in NAMES:
+        assert str(getattr(plain, name).__file__).endswith(f"{name}.py")
+        assert not str(getattr(compiled, name).__file__).endswith(".py")
+    assert type(plain.kernels.decode) is not type(compiled.kernels.decode)
+    assert type(plain.framing.encode) is not type(compiled.framing.encode)
+    assert type(plain.scanning.scan) is not type(compiled.scanning.scan)
 
 
 def test_the_source_runs_with_cythons_own_names_as_well() -> None:
     pytest.importorskip("cython")
-    form = load(SOURCE, "shadowed_kernels")
-    assert form.cython is sys.modules["cython"]
-    assert list(form.read(some_batch(), some_batch().records)) == some_records()
+    form = Form.load(sources(), "shadowed_")
+    assert form.kernels.cython is sys.modules["cython"]
+    assert list(form.kernels.read(some_batch(), some_batch().records)) == some_records()
 
 
 @given(written=records(max_size=30), appended=st.sampled_from(TimestampType))
 def test_both_forms_read_the_same_records(
-    plain: ModuleType, compiled: ModuleType, written: list[Record], appended: TimestampType
+    plain: Form, compiled: Form, written: list[Record], appended: TimestampType
 ) -> None:
     batch = build_batch(written, timestamp_type=appended)
     assert outcome(plain, batch) == outcome(compiled, batch)
@@ -102,7 +105,7 @@ def test_both_forms_read_the_same_records(
 
 @given(written=records(max_size=6), data=st.data())
 def test_both_forms_find_the_same_fault_at_the_same_position(
-    plain: ModuleType, compiled: ModuleType, written: list[Record], data: st.DataObject
+    plain: Form, compiled: Form, written: list[Record], data: st.DataObject
 ) -> None:
     bytes_ = bytearray(build_batch(written).data)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -254,10 +257,11 @@ BAD_SECTIONS = {
     ("parts", "header", "reason", "position"), BAD_SECTIONS.values(), ids=BAD_SECTIONS
 )
 def test_a_hostile_section_is_refused_with_its_position(
-    form: ModuleType, parts: tuple[bytes, ...], header: dict[str, int], reason: str, position: int
+    form: Form, parts: tuple[bytes, ...], header: dict[str, int], reason: str, position: int
 ) -> None:
     batch = section_of(*parts, **header)
-    for attempt in (lambda: list(form.read(batch, batch.records)), lambda: filled(form, batch)):
+    read = form.kernels.read
+    for attempt in (lambda: list(read(batch, batch.records)), lambda: filled(form, batch)):
         with pytest.raises(CorruptBatch) as raised:
             attempt()
         assert reason in raised.value.reason
@@ -268,11 +272,11 @@ def test_a_hostile_section_is_refused_with_its_position(
 @pytest.mark.parametrize(
     ("base", "delta"), [(1, 2**63 - 1), (2**63 - 1, 1), (-1, -(2**63)), (-(2**63), -1)]
 )
-def test_a_timestamp_past_64_bits_is_refused(form: ModuleType, base: int, delta: int) -> None:
+def test_a_timestamp_past_64_bits_is_refused(form: Form, base: int, delta: int) -> None:
     batch = section_of(record(b"\0", number(delta), *FIELDS[2:]))
     batch.base_timestamp = base
     with pytest.raises(CorruptBatch, match="overflows"):
-        list(form.read(batch, batch.records))
+        list(form.kernels.read(batch, batch.records))
 
 
 @pytest.mark.parametrize(
@@ -280,16 +284,16 @@ def test_a_timestamp_past_64_bits_is_refused(form: ModuleType, base: int, delta:
     [(0, 2**63 - 1), (2**63 - 1, -(2**63)), (-1, -(2**63) + 1), (-(2**63), 2**63 - 1)],
 )
 def test_a_timestamp_may_be_anything_within_64_bits(
-    form: ModuleType, base: int, delta: int
+    form: Form, base: int, delta: int
 ) -> None:
     batch = section_of(record(b"\0", number(delta), *FIELDS[2:]))
     batch.base_timestamp = base
-    (read,) = form.read(batch, batch.records)
+    (read,) = form.kernels.read(batch, batch.records)
     assert read.timestamp == base + delta
     assert list(filled(form, batch).timestamps) == [base + delta]
 
 
-def test_a_column_that_is_not_wanted_is_not_copied_but_still_checked(form: ModuleType) -> None:
+def test_a_column_that_is_not_wanted_is_not_copied_but_still_checked(form: Form) -> None:
     columns = filled(form, some_batch(), keys=False, values=False, headers=False)
     assert (columns.keys, columns.values, columns.header_offsets) == (None, None, None)
     assert list(columns.offsets) == [0, 1, 2]
@@ -298,7 +302,7 @@ def test_a_column_that_is_not_wanted_is_not_copied_but_still_checked(form: Modul
         filled(form, bad, keys=False, values=False, headers=False)
 
 
-def test_headers_grow_beyond_their_first_room(form: ModuleType) -> None:
+def test_headers_grow_beyond_their_first_room(form: Form) -> None:
     headers = tuple((f"key-{index}", None if index % 3 else b"%d" % index) for index in range(500))
     batch = build_batch([Record(0, 0, None, None, headers), Record(1, 0, None, None, headers[:7])])
     columns = filled(form, batch)
@@ -319,81 +323,3 @@ def test_headers_grow_beyond_their_first_room(form: ModuleType) -> None:
         1,
         1,
     ]
-
-
-def source(
-    values: list[bytes | None], timestamps: list[int], offsets: list[int] | None = None
-) -> Source:
-    """Return columns to encode, with the true offsets of the values or with others."""
-    runs = [value or b"" for value in values]
-    if offsets is None:
-        offsets = [sum(map(len, runs[:index])) for index in range(len(runs) + 1)]
-    validity = sum((value is not None) << index for index, value in enumerate(values))
-    column = BinaryColumn(
-        memoryview(
-            b"".join(offset.to_bytes(4, sys.byteorder, signed=True) for offset in offsets)
-        ).cast("i"),
-        memoryview(validity.to_bytes(len(values) // 8 + 1, "little")),
-        memoryview(b"".join(runs)),
-    )
-    return Source(memoryview(array("q", timestamps)), None, column, None, None, None)
-
-
-@given(
-    values=st.lists(st.none() | st.binary(max_size=100), min_size=1, max_size=20),
-    limit=st.integers(1, 400),
-    data=st.data(),
-)
-def test_both_forms_write_the_same_bytes(
-    plain: ModuleType,
-    compiled: ModuleType,
-    values: list[bytes | None],
-    limit: int,
-    data: st.DataObject,
-) -> None:
-    times = data.draw(
-        st.lists(st.integers(-(2**63), 2**63 - 1), min_size=len(values), max_size=len(values))
-    )
-    columns = source(values, times)
-    written = []
-    for form in (plain, compiled):
-        buffer = bytearray(20_000)
-        written.append((form.encode(columns, limit, 61, memoryview(buffer)), buffer))
-    assert written[0] == written[1]
-
-
-def test_times_too_far_apart_go_to_batches_of_their_own(form: ModuleType) -> None:
-    columns = source([b"a", b"b", b"c"], [2**63 - 1, -2, 0])
-    sections = form.encode(columns, 1000, 61, memoryview(bytearray(1000)))
-    assert [(end, first, largest) for end, _, _, first, largest in sections] == [
-        (1, 2**63 - 1, 2**63 - 1),
-        (3, -2, 0),
-    ]
-
-
-@pytest.mark.parametrize("offsets", [[0, 5], [-1, 1], [1, 0], [2**31 - 1, 2**31 - 1], [3, 4]])
-def test_a_column_whose_offsets_lie_is_not_read_outside_its_bytes(
-    form: ModuleType, offsets: list[int]
-) -> None:
-    with pytest.raises(IndexError, match="outside the column's bytes"):
-        form.encode(source([b"abc"], [0], offsets), 1000, 61, memoryview(bytearray(1000)))
-
-
-def test_a_column_shorter_than_the_others_is_refused(form: ModuleType) -> None:
-    with pytest.raises(IndexError, match="entry 1 of a column of 1"):
-        form.encode(source([b"abc"], [0, 0]), 1000, 61, memoryview(bytearray(1000)))
-
-
-def test_a_buffer_without_room_is_not_written_past_its_end(form: ModuleType) -> None:
-    with pytest.raises(IndexError, match="row 0 takes"):
-        form.encode(source([b"abc"], [0]), 1000, 61, memoryview(bytearray(61 + 9)))
-    exact = bytearray(61 + 10)
-    assert form.encode(source([b"abc"], [0]), 1000, 61, memoryview(exact)) == [(1, 61, 71, 0, 0)]
-
-
-def test_lists_that_lie_about_their_entries_are_refused(form: ModuleType) -> None:
-    columns = source([b"abc"], [0])
-    lists = ListColumn(memoryview(array("i", [0, 5])), None, 0, 1)
-    broken = Source(columns.timestamps, None, columns.values, lists, columns.values, None)
-    with pytest.raises(IndexError, match="outside"):
-        form.encode(broken, 1000, 61, memoryview(bytearray(1000)))

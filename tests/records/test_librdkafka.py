@@ -8,12 +8,11 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from types import ModuleType
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.records.forms import using
+from tests.records.forms import Form, using
 from tests.records.samples import some_records
 
 from tidelog.records import (
@@ -163,7 +162,7 @@ def _rest(
 
 @pytest.mark.parametrize("codec", Codec)
 def test_what_librdkafka_wrote_is_read_here(
-    form: ModuleType, broker: Broker, codec: Codec
+    form: Form, broker: Broker, codec: Codec
 ) -> None:
     send(broker, codec, large_records())
     found: list[Record] = []

@@ -144,10 +144,7 @@ class Batch:
         """
         actual = crc32c(self.data[CRC_START:])
         if actual != self.crc:
-            raise CorruptBatch(
-                position,
-                f"the CRC says {self.crc:#010x} and the bytes say {actual:#010x}",
-            )
+            raise wrong_crc(position, self.crc, actual)
 
     def stamp(self, base_offset: Offset, term: Term) -> Batch:
         """Give the batch its place in the log: patch base offset and term.
@@ -288,6 +285,13 @@ def seal(
         return _parse(Batch, view, 0)
     except (struct.error, CorruptBatch) as error:
         raise ValueError(f"these fields make no batch: {error}") from None
+
+
+def wrong_crc(position: int, expected: int, actual: int) -> CorruptBatch:
+    """Say that the batch at `position` is not what its CRC was made of."""
+    return CorruptBatch(
+        position, f"the CRC says {expected:#010x} and the bytes say {actual:#010x}"
+    )
 
 
 def _parse(cls: type[Batch], view: memoryview, position: int) -> Batch:

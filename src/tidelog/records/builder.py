@@ -135,10 +135,10 @@ def unpack(batch: Batch, limit: int = codecs.MAX_DECOMPRESSED) -> memoryview:
         raise CorruptBatch(HEADER_SIZE + error.position, f"{error.reason}, in {batch}") from None
 
 
-def recompress(batch: Batch, codec: Codec) -> Batch:
+def recompress(batch: Batch, codec: Codec, limit: int = codecs.MAX_DECOMPRESSED) -> Batch:
     """Return the batch with its records packed another way; nothing else of it changes."""
     return seal(
-        _with_header_room(codec, unpack(batch)),
+        _with_header_room(codec, unpack(batch, limit)),
         attributes=batch.attributes & ~CODEC_MASK | codec,
         last_offset_delta=batch.last_offset_delta,
         base_timestamp=batch.base_timestamp,

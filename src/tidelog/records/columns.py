@@ -2,7 +2,8 @@
 
 The layout is Arrow's, so that `arrow.py` wraps these buffers and copies nothing: 32-bit offsets
 into one run of bytes, and a bitmap that says which entries are there. Nothing in this file looks at
-a record; `kernels.py` fills a `Columns` on the way in and reads a `Source` on the way out.
+a record; `kernels.py` fills a `Columns` on the way in, and `framing.py` reads a
+`Source` on the way out.
 
 Rules:
 - Rows are counted before anything is allocated, and every row takes bytes of its section, so a
@@ -18,11 +19,24 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidelog.records.batch import Batch
+from tidelog.records.types import Buffer
+
 # Arrow's `binary` and `string` count bytes in 32 bits.
 MAX_COLUMN_BYTES: Final = 2**31 - 1
 
+# A record has seven fields of a byte or more.
+MIN_RECORD_SIZE: Final = 7
+
+# Batches of Kafka's default size that a consumer fetches of a partition at most, by default.
+_FIRST_SPANS: Final = 64
+
 # Headers there is room for once there is one; most records have none.
 _FIRST_HEADERS: Final = 64
+
+
+_NO_OFFSETS: Final = memoryview(bytes(4)).cast("i")
+_NO_BYTES: Final = memoryview(b"")
 
 
 def allocate(size: int) -> memoryview:
@@ -62,11 +76,15 @@ class BinaryColumn:
         return len(self.data)
 
     @classmethod
-    def empty(cls, entries: int, size: int) -> BinaryColumn:
-        """Make room for `entries` entries that take at most `size` bytes together."""
-        offsets = _int32s(entries + 1)
+    def none(cls) -> BinaryColumn:
+        """Return a column without entries, which `grow` can make room in."""
+        return cls(_NO_OFFSETS, _NO_BYTES, _NO_BYTES)
+
+    @classmethod
+    def empty(cls, offsets: memoryview, size: int) -> BinaryColumn:
+        """Make room for entries that take at most `size` bytes together, with these offsets."""
         offsets[0] = 0
-        return cls(offsets, _ones(entries), allocate(size))
+        return cls(offsets, _ones(len(offsets) - 1), allocate(size))
 
     def grow(self, entries: int) -> None:
         """Make room for more entries; those that are there stay."""
@@ -119,22 +137,24 @@ class Columns:
     def __init__(self, rows: int, size: int, *, keys: bool, values: bool, headers: bool) -> None:
         """Make room for `rows` records that take `size` bytes together."""
         if size > MAX_COLUMN_BYTES:
-            raise ValueError(
-                f"{size} bytes of records are more than the {MAX_COLUMN_BYTES} that an Arrow batch "
-                "holds; convert fewer batches at a time"
-            )
+            raise too_many_bytes()
         self.rows = rows
-        self.offsets = _int64s(rows)
-        self.timestamps = _int64s(rows)
-        self.keys = BinaryColumn.empty(rows, size) if keys else None
-        self.values = BinaryColumn.empty(rows, size) if values else None
+        # The numbers of all columns are one allocation: small batches feel each.
+        numbers = allocate(rows * 16 + (rows + 1) * 12)
+        times, ends = rows * 8, rows * 16
+        self.offsets = numbers[:times].cast("q")
+        self.timestamps = numbers[times:ends].cast("q")
+        starts = numbers[ends:].cast("i")
+        entries = rows + 1
+        self.keys = BinaryColumn.empty(starts[:entries], size) if keys else None
+        self.values = BinaryColumn.empty(starts[entries : 2 * entries], size) if values else None
         self.size = size
         self.headers = self.header_room = 0
-        self.header_keys = BinaryColumn.empty(0, 0)
-        self.header_values = BinaryColumn.empty(0, 0)
+        self.header_keys = BinaryColumn.none()
+        self.header_values = BinaryColumn.none()
         self.header_offsets = None
         if headers:
-            self.header_offsets = _int32s(rows + 1)
+            self.header_offsets = starts[2 * entries :]
             self.header_offsets[0] = 0
 
     def grow_headers(self, needed: int) -> None:
@@ -153,6 +173,59 @@ class Columns:
                 column.fit(self.rows)
         self.header_keys.fit(self.headers)
         self.header_values.fit(self.headers)
+
+
+class Spans:
+    """Batches to decode together, in order: which bytes their records are, what they count from.
+
+    A plain batch, neither compressed nor out of the ordinary, is a row of numbers and no object:
+    producers that send as soon as they can make batches of a few records.
+    """
+
+    __slots__ = ("batches", "buffer", "fields", "rows", "size", "special")
+
+    # special, start, stop, count, base offset, last offset delta, base timestamp, maximum
+    # timestamp, whether all records have the maximum, CRC
+    WIDTH: Final = 10
+
+    buffer: memoryview  # of plain batches; their CRC is checked when they are decoded
+    special: list[tuple[Batch, memoryview]]  # all other batches, with their unpacked records
+    fields: memoryview  # int64, WIDTH for each batch; the first is -1 or a place in `special`
+    batches: int
+    rows: int  # records of all batches; those their bytes can hold, whatever a header says
+    size: int  # bytes of all records
+
+    def __init__(self, buffer: Buffer = b"") -> None:
+        self.buffer = memoryview(buffer).cast("B")
+        self.special = []
+        self.fields = _int64s(self.WIDTH * _FIRST_SPANS)
+        self.batches = self.rows = self.size = 0
+
+    def grow(self) -> None:
+        """Make room for as many batches again."""
+        fields = _int64s(len(self.fields) * 2)
+        fields[: len(self.fields)] = self.fields
+        self.fields = fields
+
+    def add(self, batch: Batch, section: memoryview) -> None:
+        """Add a batch with its unpacked records, whose CRC is no more of interest."""
+        if (self.batches + 1) * self.WIDTH > len(self.fields):
+            self.grow()
+        self.fields[self.batches * self.WIDTH] = len(self.special)
+        self.special.append((batch, section))
+        self.batches += 1
+        self.rows += min(batch.count, len(section) // MIN_RECORD_SIZE)
+        self.size += len(section)
+        if self.size > MAX_COLUMN_BYTES:
+            raise too_many_bytes()
+
+
+def too_many_bytes() -> ValueError:
+    """Say that the records of some batches are more than Arrow can hold together."""
+    return ValueError(
+        f"these batches unpack to more than the {MAX_COLUMN_BYTES} bytes that an Arrow batch "
+        "holds; convert fewer at a time"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: nonecheck=False, cdivision=True
-"""The loops over single records: columns from bytes and bytes from columns, each in one pass.
+"""The loops over single records on the way in: from bytes to records and columns, in one pass.
 
 This file is ordinary Python, and Cython's pure mode compiles it as it stands: annotations such as
 `cython.Py_ssize_t` give the C types of the compiled form, and `cython.compiled` tells the two forms
-apart where C needs a pointer. Both give the same answers and the same errors.
+apart where C needs a pointer. Both give the same answers and the same errors. The same is true of
+`scanning.py`, which finds the batches in a buffer, and `framing.py`, which is the way out.
 
 A record is, with every number a zigzag varint but the attributes:
 
@@ -17,15 +18,20 @@ Rules:
   position, so nothing overflows in C and nothing is read past the end.
 - A number that does not end in time leaves the cursor past its bound, and a read from there fails
   again: a chain of reads needs one check, where the first of them is used.
+- A record of short numbers and no headers, as most are, is read in a short way that is never sure
+  of a fault. What it declines is read in the long way, which alone says what is wrong.
 - What is written always has room: the caller counted the rows, and the bytes of a column cannot
   exceed those of the sections they come from. Only headers cannot be counted before, and grow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from crc32c import crc32c
+
+from tidelog.records.batch import Batch, wrong_crc
 from tidelog.records.errors import CorruptBatch
 from tidelog.records.types import Record
 
@@ -35,28 +41,36 @@ except ImportError:  # installed without the compiler: plain Python needs only t
     from tidelog.records._plain import cython
 
 if cython.compiled:
+    from cython.cimports.cpython.memoryview import PyMemoryView_FromMemory
     from cython.cimports.libc.string import memcpy
 
 if TYPE_CHECKING:
-    from tidelog.records.batch import Batch
-    from tidelog.records.columns import BinaryColumn, Columns, ListColumn, Source
+    from tidelog.records.columns import BinaryColumn, Columns, Spans
 
+_HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
+_CRC_START = cython.declare(cython.Py_ssize_t, 21)
 _LOG_APPEND_BIT = cython.declare(cython.int, 1 << 3)
 _MAX_INT64 = cython.declare(cython.longlong, 0x7FFF_FFFF_FFFF_FFFF)
 _MIN_RECORD_SIZE = cython.declare(cython.Py_ssize_t, 7)  # seven fields of a byte or more
+_SHORT_FIELDS = cython.declare(cython.Py_ssize_t, 9)  # attributes and four numbers of two bytes
+_SHORT_TAIL = cython.declare(cython.Py_ssize_t, 2)  # a value's size and the count of no headers
+_NOTHING = memoryview(b"")
+_READ_ONLY = cython.declare(cython.int, 0x100)  # PyBUF_READ
 
 
 @cython.final
 @cython.cclass
 class Cursor:
-    """A walk over the records of one unpacked section.
+    """A walk over the records of one unpacked section after the other.
 
-    `next_record`, `next_header` as often as `headers` says, `close_record`, and so on; `close`
-    after the last. The fields describe what was read last. A size of -1 means null.
+    `open` or `open_plain`, then `next_record`, `next_header` as often as `headers` says,
+    `close_record`, and so on; `close` after the last. The fields describe what was read last. A
+    size of -1 means null, and positions count from where the records of the batch begin.
     """
 
-    batch: Batch
-    section: memoryview
+    batch: Batch | None  # None: a plain one, whose records are in `section` as they are
+    section: memoryview  # what `view` views
+    start: cython.Py_ssize_t  # where the records begin in it
     view = cython.declare("const unsigned char[::1]")  # keeps `data` alive
     data = cython.declare("const unsigned char *")
 
@@ -64,6 +78,8 @@ class Cursor:
     stop: cython.Py_ssize_t  # where this record ends; <= end
     end: cython.Py_ssize_t  # where the section ends
 
+    count: cython.Py_ssize_t  # of records in the batch
+    base_offset: cython.longlong
     last_delta: cython.longlong  # the largest offset delta of the batch
     base_timestamp: cython.longlong
     earliest: cython.longlong  # the timestamp deltas that stay within 64 bits
@@ -84,27 +100,74 @@ class Cursor:
     header_value_start: cython.Py_ssize_t
     header_value_size: cython.Py_ssize_t
 
-    def __init__(self, batch: Batch, section: memoryview) -> None:
+    def __init__(self) -> None:
+        self.section = _NOTHING
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def open(self, batch: Batch, section: memoryview) -> cython.int:
+        """Go to the first record of a batch that was unpacked."""
+        attributes: cython.int = batch.attributes
         self.batch = batch
-        self.section = section
-        self.view = section
-        if cython.compiled:
-            self.data = cython.address(self.view[0])
-        else:
-            self.data = section
-        self.position = 0
-        self.end = self.stop = len(section)
+        self.count = batch.count
+        self.base_offset = batch.base_offset
         self.last_delta = batch.last_offset_delta
         self.base_timestamp = batch.base_timestamp
+        self.append_timestamp = batch.max_timestamp
+        self.appended = attributes & _LOG_APPEND_BIT != 0
+        return self.begin(section, 0, len(section))
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    @cython.locals(fields="const long long[::1]")
+    def open_plain(self, buffer: memoryview, fields: Any, at: cython.Py_ssize_t) -> cython.int:
+        """Go to the first record of a plain batch, whose fields are there from `at`.
+
+        The CRC is checked here and not before, since the bytes are in the nearest cache then.
+        """
+        start: cython.Py_ssize_t
+        stop: cython.Py_ssize_t = fields[at + 2]
+        actual: cython.longlong
+        self.batch = None
+        self.count = fields[at + 3]
+        self.base_offset = fields[at + 4]
+        self.last_delta = fields[at + 5]
+        self.base_timestamp = fields[at + 6]
+        self.append_timestamp = fields[at + 7]
+        self.appended = fields[at + 8] != 0
+        self.begin(buffer, fields[at + 1], stop)
+        start = self.start - _HEADER_SIZE + _CRC_START
+        if cython.compiled:  # in half the time that a slice of a memoryview takes
+            covered = cython.cast("char *", cython.address(self.view[start]))
+            actual = crc32c(PyMemoryView_FromMemory(covered, stop - start, _READ_ONLY))
+        else:
+            actual = crc32c(buffer[start:stop])
+        if actual != fields[at + 9]:
+            raise wrong_crc(self.start - _HEADER_SIZE, fields[at + 9], actual)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def begin(
+        self, section: memoryview, start: cython.Py_ssize_t, stop: cython.Py_ssize_t
+    ) -> cython.int:
+        """Take the bytes from `start` to `stop`; batches in one buffer take it only once."""
+        if self.section is not section:
+            self.section = section
+            self.view = section
+        if cython.compiled:
+            self.data = cython.address(self.view[0]) + start
+        else:
+            self.data = section[start:stop]
+        self.start = start
+        self.position = 0
+        self.end = self.stop = stop - start
         self.earliest = -_MAX_INT64 - 1 - min(self.base_timestamp, 0)
         self.latest = _MAX_INT64 - max(self.base_timestamp, 0)
-        self.append_timestamp = batch.max_timestamp
-        attributes: cython.int = batch.attributes
-        self.appended = attributes & _LOG_APPEND_BIT != 0
         self.offset_delta = -1
-        count: cython.Py_ssize_t = batch.count
-        if count > self.end // _MIN_RECORD_SIZE:
-            self.fail("{number} records do not fit in {left} bytes", 0, count)
+        if self.count > self.end // _MIN_RECORD_SIZE:
+            self.fail("{number} records do not fit in {left} bytes", 0, self.count)
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -116,7 +179,10 @@ class Cursor:
         reason = reason.format(
             number=number, left=left, last=self.offset_delta, most=self.last_delta
         )
-        raise CorruptBatch(position, f"{reason}, in the unpacked records of {self.batch}")
+        batch = self.batch
+        if batch is None:
+            batch = Batch.parse(self.section, self.start - _HEADER_SIZE)
+        raise CorruptBatch(position, f"{reason}, in the unpacked records of {batch}")
 
     @cython.cfunc
     @cython.inline
@@ -177,6 +243,96 @@ class Cursor:
     @cython.exceptval(-1)
     def next_record(self) -> cython.int:
         """Read a record up to its headers."""
+        if not self.short_record():
+            self.long_record()
+        return 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    @cython.locals(data="const unsigned char *")
+    def short_record(self) -> cython.bint:
+        """Read a record whose numbers have two bytes at most and that has no headers, or decline.
+
+        A processor guesses branches and so runs ahead of what it reads, which it cannot with sizes
+        that it has to compute first; that is why each number is spelled out. Local variables spare
+        it fields, which a C compiler reads again after every byte that is written somewhere.
+        """
+        data: Any = self.data
+        position: cython.Py_ssize_t = self.position
+        stop: cython.Py_ssize_t
+        size: cython.uint
+        time: cython.uint
+        place: cython.uint
+        key: cython.uint
+        value: cython.uint
+        delta: cython.longlong
+        if self.end - position < _SHORT_FIELDS:
+            return False
+        size = data[position]
+        position += 1
+        if size >= 0x80:
+            size += data[position] * 0x80 - 0x80
+            position += 1
+        stop = position + (size >> 1)
+        position += 1  # attributes
+        time = data[position]
+        position += 1
+        if time >= 0x80:
+            time += data[position] * 0x80 - 0x80
+            position += 1
+        place = data[position]
+        position += 1
+        if place >= 0x80:
+            place += data[position] * 0x80 - 0x80
+            position += 1
+        key = data[position]
+        position += 1
+        if key >= 0x80:
+            key += data[position] * 0x80 - 0x80
+            position += 1
+        # Longer than two bytes, or less than nothing where only a key may be, by being null.
+        if (size | time | place | key) >= 0x4000 or (size | place) & 1 or (key & 1 and key > 1):
+            return False
+        self.key_start = position
+        self.key_size = -1
+        if not key & 1:
+            self.key_size = key >> 1
+            position += key >> 1
+        if stop > self.end or stop - position < _SHORT_TAIL:
+            return False
+        value = data[position]
+        position += 1
+        if value >= 0x80:
+            value += data[position] * 0x80 - 0x80
+            position += 1
+        self.value_start = position
+        self.value_size = -1
+        if not value & 1:
+            self.value_size = value >> 1
+            position += value >> 1
+        if value >= 0x4000 or (value & 1 and value > 1) or position != stop - 1 or data[position]:
+            return False
+        if place >> 1 <= self.offset_delta or place >> 1 > self.last_delta:
+            return False
+        delta = time >> 1
+        if time & 1:
+            delta = ~delta
+        if self.appended:
+            self.timestamp = self.append_timestamp
+        elif delta < self.earliest or delta > self.latest:
+            return False
+        else:
+            self.timestamp = self.base_timestamp + delta
+        self.offset_delta = place >> 1
+        self.headers = 0
+        self.stop = self.position = stop
+        return True
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def long_record(self) -> cython.int:
+        """Read any record up to its headers, and say what is wrong with one that is none."""
         start: cython.Py_ssize_t = self.position
         delta: cython.longlong
         size: cython.longlong
@@ -230,7 +386,7 @@ class Cursor:
         start = self.header_key_start
         key = ""
         try:
-            key = str(self.section[start : start + self.header_key_size], "utf-8")
+            key = str(self.data[start : start + self.header_key_size], "utf-8")
         except UnicodeDecodeError:
             self.fail("a header key that is no UTF-8", start, 0)
         return key
@@ -256,21 +412,22 @@ class Cursor:
 
 def read(batch: Batch, section: memoryview) -> Iterator[Record]:
     """Yield the records of one batch as objects."""
-    cursor: Cursor = Cursor(batch, section)
+    cursor: Cursor = Cursor()
+    cursor.open(batch, section)
     for _ in range(batch.count):
         cursor.next_record()
         key = value = None
         if cursor.key_size >= 0:
-            key = bytes(section[cursor.key_start : cursor.key_start + cursor.key_size])
+            key = bytes(cursor.data[cursor.key_start : cursor.key_start + cursor.key_size])
         if cursor.value_size >= 0:
-            value = bytes(section[cursor.value_start : cursor.value_start + cursor.value_size])
+            value = bytes(cursor.data[cursor.value_start : cursor.value_start + cursor.value_size])
         headers = []
         for _ in range(cursor.headers):
             cursor.next_header()
             content = None
             if cursor.header_value_size >= 0:
                 start = cursor.header_value_start
-                content = bytes(section[start : start + cursor.header_value_size])
+                content = bytes(cursor.data[start : start + cursor.header_value_size])
             headers.append((cursor.header_key(), content))
         cursor.close_record()
         yield Record(cursor.offset_delta, cursor.timestamp, key, value, tuple(headers))
@@ -282,12 +439,13 @@ def survey(batch: Batch, section: memoryview) -> tuple[int, int, int]:
 
     The batch has at least one record.
     """
-    cursor: Cursor = Cursor(batch, section)
+    cursor: Cursor = Cursor()
     left: cython.Py_ssize_t = batch.count
     headers: cython.Py_ssize_t
     earliest: cython.longlong = _MAX_INT64
     latest: cython.longlong = -_MAX_INT64 - 1
     without_key: cython.Py_ssize_t = 0
+    cursor.open(batch, section)
     while left:
         left -= 1
         cursor.next_record()
@@ -307,49 +465,68 @@ def survey(batch: Batch, section: memoryview) -> tuple[int, int, int]:
 @cython.final
 @cython.cclass
 class _Writer:
-    """Appends entries to a column that has room for them."""
+    """Writes entries into a column that has room for them."""
 
     column: BinaryColumn
     offsets = cython.declare("int[::1]")
     validity = cython.declare("unsigned char[::1]")
     data = cython.declare("unsigned char[::1]")
-    count: cython.Py_ssize_t
+    room: cython.Py_ssize_t
     used: cython.Py_ssize_t
     nulls: cython.Py_ssize_t
 
     def __init__(self, column: BinaryColumn) -> None:
         self.column = column
         self.bind()
-        self.count = self.used = self.nulls = 0
+        self.used = self.nulls = 0
 
     def bind(self) -> None:
         """Take the buffers of the column; again after it grew."""
         self.offsets = self.column.offsets
         self.validity = self.column.validity
         self.data = self.column.data
+        self.room = len(self.column.data)
 
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
-    @cython.locals(source="const unsigned char *")
-    def push(self, source: Any, start: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
-        """Append the bytes of `source` from `start`, or a null if `size` is negative."""
-        index: cython.Py_ssize_t = self.count
+    def push(
+        self,
+        index: cython.Py_ssize_t,
+        cursor: Cursor,
+        start: cython.Py_ssize_t,
+        size: cython.Py_ssize_t,
+    ) -> cython.void:
+        """Write the next entry: the bytes that a cursor found, or a null if `size` is negative."""
+        used: cython.Py_ssize_t = self.used
         if size > 0:
-            if cython.compiled:
-                memcpy(cython.address(self.data[self.used]), source + start, size)
+            if not cython.compiled:
+                self.data[used : used + size] = cursor.data[start : start + size]
+            elif size <= 16 and used <= self.room - 16 and start <= cursor.end - 16:
+                # A constant size is two instructions, and most keys are short. What is copied too
+                # much is overwritten by the next entry, or cut off.
+                memcpy(cython.address(self.data[used]), cursor.data + start, 16)
             else:
-                self.data[self.used : self.used + size] = source[start : start + size]
-            self.used += size
+                memcpy(cython.address(self.data[used]), cursor.data + start, size)
+            used += size
+            self.used = used
         elif size < 0:
             self.validity[index >> 3] &= ~(1 << (index & 7))
             self.nulls += 1
-        self.count = index + 1
-        self.offsets[index + 1] = self.used
+        self.offsets[index + 1] = used
 
 
-@cython.locals(offsets="long long[::1]", timestamps="long long[::1]", header_offsets="int[::1]")
-def decode(batches: Sequence[Batch], sections: Sequence[memoryview], columns: Columns) -> None:
+@cython.locals(
+    fields="const long long[::1]",
+    offsets="long long[::1]",
+    timestamps="long long[::1]",
+    header_offsets="int[::1]",
+    keys=_Writer,
+    values=_Writer,
+    header_keys=_Writer,
+    header_values=_Writer,
+)
+def decode(spans: Spans, columns: Columns) -> None:
     """Write the records of all batches into columns that were made for them.
 
     A column that was not asked for is not copied, but its bytes are checked all the same.
@@ -357,247 +534,66 @@ def decode(batches: Sequence[Batch], sections: Sequence[memoryview], columns: Co
     want_keys: cython.bint = columns.keys is not None
     want_values: cython.bint = columns.values is not None
     want_headers: cython.bint = columns.header_offsets is not None
-    header_keys: _Writer = _Writer(columns.header_keys)
-    header_values: _Writer = _Writer(columns.header_values)
-    keys: _Writer = header_keys if columns.keys is None else _Writer(columns.keys)
-    values: _Writer = header_values if columns.values is None else _Writer(columns.values)
+    keys: Any = None if columns.keys is None else _Writer(columns.keys)
+    values: Any = None if columns.values is None else _Writer(columns.values)
+    header_keys: Any = None  # until there is one
+    header_values: Any = None
     header_offsets: Any = columns.header_offsets
     offsets = columns.offsets
     timestamps = columns.timestamps
-    cursor: Cursor
+    buffer = spans.buffer
+    fields = spans.fields
+    batches: cython.Py_ssize_t = spans.batches
+    width: cython.Py_ssize_t = spans.WIDTH
+    index: cython.Py_ssize_t
+    special: cython.Py_ssize_t
+    cursor: Cursor = Cursor()
     room: cython.Py_ssize_t = columns.header_room
     row: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t
     left: cython.Py_ssize_t
-    base_offset: cython.longlong
-    for batch, section in zip(batches, sections, strict=True):
-        cursor = Cursor(batch, section)
-        base_offset = batch.base_offset
-        end = row + batch.count
+    entry: cython.Py_ssize_t = 0
+    for index in range(batches):
+        special = fields[index * width]
+        if special < 0:
+            cursor.open_plain(buffer, fields, index * width)
+        else:
+            batch, section = spans.special[special]
+            cursor.open(batch, section)
+        end = row + cursor.count
         while row < end:
             cursor.next_record()
-            offsets[row] = base_offset + cursor.offset_delta
+            offsets[row] = cursor.base_offset + cursor.offset_delta
             timestamps[row] = cursor.timestamp
             if want_keys:
-                keys.push(cursor.data, cursor.key_start, cursor.key_size)
+                keys.push(row, cursor, cursor.key_start, cursor.key_size)
             if want_values:
-                values.push(cursor.data, cursor.value_start, cursor.value_size)
+                values.push(row, cursor, cursor.value_start, cursor.value_size)
             left = cursor.headers
-            if left and want_headers and header_keys.count + left > room:
-                columns.grow_headers(header_keys.count + left)
+            if left and want_headers and entry + left > room:
+                columns.grow_headers(entry + left)
                 room = columns.header_room
+                if header_keys is None:
+                    header_keys = _Writer(columns.header_keys)
+                    header_values = _Writer(columns.header_values)
                 header_keys.bind()
                 header_values.bind()
             while left:
                 left -= 1
                 cursor.next_header()
                 if want_headers:
-                    header_keys.push(cursor.data, cursor.header_key_start, cursor.header_key_size)
+                    header_keys.push(entry, cursor, cursor.header_key_start, cursor.header_key_size)
                     header_values.push(
-                        cursor.data, cursor.header_value_start, cursor.header_value_size
+                        entry, cursor, cursor.header_value_start, cursor.header_value_size
                     )
+                    entry += 1
             row += 1
             if want_headers:
-                header_offsets[row] = header_keys.count
+                header_offsets[row] = entry
             cursor.close_record()
         cursor.close()
     for writer in (keys, values, header_keys, header_values):
-        writer.column.nulls = writer.nulls
-    columns.headers = header_keys.count
+        if writer is not None:
+            writer.column.nulls = writer.nulls
+    columns.headers = entry
     columns.fit()
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _number_size(number: cython.longlong) -> cython.Py_ssize_t:
-    rest: cython.ulonglong = number if number >= 0 else ~number
-    size: cython.Py_ssize_t = 1
-    rest >>= 6
-    while rest:
-        size += 1
-        rest >>= 7
-    return size
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _run_size(size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    return size + _number_size(size) if size > 0 else 1
-
-
-@cython.final
-@cython.cclass
-class _Reader:
-    """Finds entries of a column that somebody else made, and believes none of its offsets."""
-
-    offsets = cython.declare("const int[::1]")
-    validity = cython.declare("const unsigned char[::1]")
-    data = cython.declare("const unsigned char[::1]")
-    present: cython.bint  # without a column, every entry is null
-    nullable: cython.bint
-    start: cython.Py_ssize_t
-    entries: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    at: cython.Py_ssize_t  # where the entry that `find` found begins in `data`
-
-    def __init__(self, column: BinaryColumn | ListColumn | None) -> None:
-        self.present = column is not None
-        self.nullable = column is not None and column.validity is not None
-        self.at = 0
-        if column is not None:
-            self.start = column.start
-            self.entries = len(column.offsets) - 1 - column.start
-            self.end = column.end
-            self.offsets = column.offsets
-            self.data = column.data
-            self.validity = column.validity
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(-2)
-    def find(self, index: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Go to an entry and return its size, -1 if it is null."""
-        slot: cython.Py_ssize_t
-        stop: cython.Py_ssize_t
-        if not self.present:
-            return -1
-        slot = self.start + index
-        if index < 0 or index >= self.entries:
-            raise IndexError(f"entry {index} of a column of {self.entries}")
-        if self.nullable and not (self.validity[slot >> 3] >> (slot & 7)) & 1:
-            return -1
-        self.at = self.offsets[slot]
-        stop = self.offsets[slot + 1]
-        if self.at < 0 or stop < self.at or stop > self.end:
-            raise IndexError(f"entry {index} of a column is outside the column's bytes")
-        return stop - self.at
-
-
-@cython.final
-@cython.cclass
-class _Output:
-    """Writes fields into a buffer; whether there is room was decided before."""
-
-    view = cython.declare("unsigned char[::1]")
-    position: cython.Py_ssize_t
-
-    def __init__(self, buffer: memoryview) -> None:
-        self.view = buffer
-        self.position = 0
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def number(self, number: cython.longlong) -> cython.void:
-        """Write a zigzag varint."""
-        rest: cython.ulonglong = number if number >= 0 else ~number
-        position: cython.Py_ssize_t = self.position
-        low: cython.uint = 0 if number >= 0 else 1
-        low |= (rest & 0x3F) << 1
-        rest >>= 6
-        while rest:
-            self.view[position] = low | 0x80
-            position += 1
-            low = rest & 0x7F
-            rest >>= 7
-        self.view[position] = low
-        self.position = position + 1
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def run(self, source: _Reader, size: cython.Py_ssize_t) -> cython.void:
-        """Write the entry that `source` found, or a null."""
-        self.number(size)
-        if size <= 0:
-            return
-        if cython.compiled:
-            memcpy(
-                cython.address(self.view[self.position]),
-                cython.address(source.data[source.at]),
-                size,
-            )
-        else:
-            start, stop = self.position, self.position + size
-            self.view[start:stop] = source.data[source.at : source.at + size]
-        self.position += size
-
-
-@cython.locals(timestamps="const long long[::1]")
-def encode(
-    source: Source, limit: cython.Py_ssize_t, gap: cython.Py_ssize_t, buffer: memoryview
-) -> list[tuple[int, int, int, int, int]]:
-    """Write all rows into `buffer`: sections of at most `limit` bytes, after `gap` blank ones each.
-
-    A record larger than that has a section of its own. Return for each section the row after its
-    last, where it starts and stops in `buffer`, its first timestamp and its largest.
-    """
-    keys: _Reader = _Reader(source.keys)
-    values: _Reader = _Reader(source.values)
-    headers: _Reader = _Reader(source.headers)
-    header_keys: _Reader = _Reader(source.header_keys)
-    header_values: _Reader = _Reader(source.header_values)
-    timestamps = source.timestamps
-    output: _Output = _Output(buffer)
-    room: cython.Py_ssize_t = len(buffer)
-    rows: cython.Py_ssize_t = len(source.timestamps)
-    row: cython.Py_ssize_t = 0
-    first_row: cython.Py_ssize_t = 0
-    start: cython.Py_ssize_t = gap
-    first: cython.longlong = 0
-    largest: cython.longlong = 0
-    earliest: cython.longlong = 0  # the timestamps whose distance to the first fits in 64 bits
-    latest: cython.longlong = 0
-    timestamp: cython.longlong
-    key_size: cython.Py_ssize_t
-    value_size: cython.Py_ssize_t
-    count: cython.Py_ssize_t
-    index: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    fits: cython.bint
-    sections: list[tuple[int, int, int, int, int]] = []
-    output.position = gap
-    while row < rows:
-        timestamp = timestamps[row]
-        if row == first_row:
-            first = largest = timestamp
-            earliest = -_MAX_INT64 - 1 + max(timestamp, 0)
-            latest = _MAX_INT64 + min(timestamp, 0)
-        key_size = keys.find(row)
-        value_size = values.find(row)
-        count = max(headers.find(row), 0)
-        size = _number_size(row - first_row) + _run_size(key_size) + _run_size(value_size)
-        size += _number_size(count)
-        for index in range(headers.at, headers.at + count):
-            if header_keys.find(index) < 0:
-                raise ValueError(f"a header of row {row} has no key; every header needs one")
-            size += _run_size(header_keys.find(index)) + _run_size(header_values.find(index))
-        fits = earliest <= timestamp <= latest
-        if fits:
-            size += 1 + _number_size(timestamp - first)
-            fits = row == first_row or size + _number_size(size) <= limit - output.position + start
-        if not fits:
-            sections.append((row, start, output.position, first, largest))
-            first_row = row
-            output.position += gap
-            start = output.position
-            continue
-        if size + _number_size(size) > room - output.position:
-            raise IndexError(f"row {row} takes {size} bytes, more than its columns have")
-        output.number(size)
-        output.number(0)  # attributes
-        output.number(timestamp - first)
-        output.number(row - first_row)
-        output.run(keys, key_size)
-        output.run(values, value_size)
-        output.number(count)
-        for index in range(headers.at, headers.at + count):
-            output.run(header_keys, header_keys.find(index))
-            output.run(header_values, header_values.find(index))
-        largest = max(largest, timestamp)
-        row += 1
-    if rows:
-        sections.append((row, start, output.position, first, largest))
-    return sections
