@@ -73,7 +73,7 @@ def test_a_node_that_is_no_seed_joins(tmp_path: Path) -> None:
         ('rack = ""', "rack: "),
         ('cluster = ""', "cluster: "),
         ("cache_bytes = 1", "cache_bytes: "),
-        ("heartbeat_ms = 200", "the file: .*three times heartbeat_ms"),
+        ("heartbeat_ms = 400", "the file: .*three times heartbeat_ms"),
         ("housekeeping_s = 0", "housekeeping_s: "),
         ('[[seeds]]\nid = 1\nhost = "h"\nport = 0', "seeds.0.port: "),
         ('[[seeds]]\nid = 1\nhost = "h"\nport = 1\n' * 2, "two seeds have the same id"),

@@ -70,8 +70,10 @@ class NodeConfig(_Strict):
     seeds: tuple[Seed, ...] = ()
     # Batches kept in memory for tail readers and followers, over all partitions of the node.
     cache_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20
-    heartbeat_ms: Annotated[int, Field(ge=10, le=10_000)] = 50
-    election_timeout_ms: Annotated[int, Field(ge=50, le=60_000)] = 400
+    heartbeat_ms: Annotated[int, Field(ge=10, le=10_000)] = 100
+    # A node that dies is noticed at once, because its connections break. This is for those that
+    # fall silent, and a busy machine must not look like one.
+    election_timeout_ms: Annotated[int, Field(ge=50, le=60_000)] = 1000
     # How often retention and compaction look at each partition.
     housekeeping_s: Annotated[float, Field(gt=0)] = 10.0
 

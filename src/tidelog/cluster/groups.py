@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 # Outcomes that nobody gets to hear of any more are dropped after the caller's own deadline; how
 # often that is looked after.
 SWEEP_S: Final = 0.5
+# When to stand again after the leader's node was found to be gone.
+SUSPECT_AGAIN_S: Final = (0.08, 0.1, 0.2, 0.4)
 # A leader that lost its majority may be cut off for long. Its writers wait no longer than this for
 # somebody who knows what became of their writes: they had better ask the next leader.
 ORPHANED_S: Final = 1.0
@@ -256,7 +258,7 @@ class Groups:
         Pre-votes disturb nobody: where there is a leader, they are refused.
         """
         core = hosted.replica.core
-        if self.get(hosted.group) is not hosted or core.leader is not None:
+        if self.get(hosted.group) is not hosted or hosted.leader_alive():
             return
         if core.role is not Role.CANDIDATE:  # else its own vote may be on its way to the disk
             hosted.step(ev.ElectionTimeout())
@@ -289,9 +291,16 @@ class Groups:
             log.warning("n%s answered a heartbeat with something else: %s", sender, error)
 
     def suspect(self, node: NodeId) -> None:
-        """A node seems to be gone: do not wait long for the leaders it had."""
+        """A node seems to be gone: do not wait long for the leaders it had.
+
+        The replica that stands first may be behind another, which then stands in its turn.
+        """
         self.beats.suspect(node, self.now())
         self._schedule_beat()
+        for hosted in self:
+            leader = hosted.replica.core.leader
+            if leader is not None and leader.id == node:
+                self.loop.call_later(SUSPECT_AGAIN_S[0], self.stand, hosted, SUSPECT_AGAIN_S[1:])
 
     # --- Timers ---------------------------------------------------------------------------------
 

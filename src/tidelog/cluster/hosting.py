@@ -36,8 +36,10 @@ log = logging.getLogger(__name__)
 
 TOPICS: Final = "topics"  # the directory below which partitions live
 # A group that was just opened has no leader. Its preferred replica stands at once, and again after
-# these pauses, because the others may not have opened theirs yet.
-STAND_AGAIN_S: Final = (0.02, 0.03, 0.05, 0.1, 0.15)
+# these pauses, because the others may not have opened theirs yet; the next one does the same a
+# little later, for the case that the preferred one is not there.
+STAND_AGAIN_S: Final = (0.02, 0.03, 0.05, 0.1, 0.15, 0.25, 0.4)
+NEXT_STANDS_S: Final = 0.3
 TEND_S: Final = 0.25  # how often partitions that are being moved are looked after
 CHANGE_TIMEOUT_S: Final = 600.0
 FINISH_TIMEOUT_S: Final = 5.0
@@ -210,8 +212,9 @@ class Hosting:
         opened.watch(lambda: self._watch(opened))
         self._configure(opened, config)
         self._watch(opened)
-        if partition.replicas[0] == hosted.replica.core.vnode:
-            self._node.groups.stand(hosted, STAND_AGAIN_S)
+        if mine in partition.replicas:
+            delay = partition.replicas.index(mine) * NEXT_STANDS_S
+            self._node.loop.call_later(delay, self._node.groups.stand, hosted, STAND_AGAIN_S)
 
     # --- Removing --------------------------------------------------------------------------------
 
