@@ -29,6 +29,11 @@ def benchmarks() -> dict[str, Benchmark]:
     return found
 
 
+def _usual(available: dict[str, Benchmark]) -> list[str]:
+    """Those that run when none is named."""
+    return [name for name, each in available.items() if not getattr(each, "ON_REQUEST", False)]
+
+
 def main() -> None:
     """Run what was asked for."""
     available = benchmarks()
@@ -43,7 +48,7 @@ def main() -> None:
         f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()},"
         f" {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     )
-    for name in arguments.names or available:
+    for name in arguments.names or _usual(available):
         print(f"\n== {name}", flush=True)
         began = time.perf_counter()
         for line in available[name].run(quick=arguments.quick):
