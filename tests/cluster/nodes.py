@@ -12,11 +12,14 @@ from tidelog.cluster.config import Listener, NodeConfig, Seed
 from tidelog.cluster.model import Address
 from tidelog.cluster.node import Node
 from tidelog.cluster.partition import Partition, Produced, ProduceFailed
+from tidelog.raft.events import Refusal
 from tidelog.raft.types import Level
 from tidelog.records import Record, build_batch
 
 HOST = "127.0.0.1"
 PATIENCE = 20.0
+# Nothing was written, and somebody else will take it.
+AGAIN = (Refusal.TRANSFERRING, Refusal.NOT_LEADER, Refusal.NOT_READY)
 
 
 def free_ports(count: int) -> list[int]:
@@ -96,6 +99,15 @@ class Nodes:
         await until(look, f"a leader of {topic}/{index}")
         return found[0]
 
+    async def write(self, topic: str, index: int, *values: bytes) -> int:
+        """Write as a client does: to the next leader if this one is about to go."""
+        while True:
+            result = await attempt(await self.leader(topic, index), *values)
+            if isinstance(result, Produced):
+                return result.offset
+            assert result.why in AGAIN, result
+            await asyncio.sleep(0.01)
+
 
 @contextlib.asynccontextmanager
 async def cluster(data: Path, count: int = 3) -> AsyncIterator[Nodes]:
@@ -109,6 +121,15 @@ async def cluster(data: Path, count: int = 3) -> AsyncIterator[Nodes]:
 
 async def write(partition: Partition, *values: bytes, level: Level = Level.QUORUM) -> int:
     """Write records as one batch; return the offset of the first."""
+    result = await attempt(partition, *values, level=level)
+    assert isinstance(result, Produced), result
+    return result.offset
+
+
+async def attempt(
+    partition: Partition, *values: bytes, level: Level = Level.QUORUM
+) -> Produced | ProduceFailed:
+    """Write records as one batch, and return what came of it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Produced | ProduceFailed] = loop.create_future()
     batch = build_batch(
@@ -118,6 +139,4 @@ async def write(partition: Partition, *values: bytes, level: Level = Level.QUORU
         ]
     )
     partition.produce(batch, level, 5.0, done.set_result)
-    result = await done
-    assert isinstance(result, Produced), result
-    return result.offset
+    return await done

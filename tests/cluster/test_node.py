@@ -92,9 +92,8 @@ def test_a_node_that_goes_hands_its_leadership_over_and_writes_go_on(tmp_path: P
             await write(leader, b"before")
             gone = leader.core.vnode.id
             await nodes.stop(gone)
-            leader = await nodes.leader("t")
-            assert leader.core.vnode.id != gone
-            assert await write(leader, b"after") == 1
+            assert (await nodes.leader("t")).core.vnode.id != gone
+            assert await nodes.write("t", 0, b"after") == 1
             await until(
                 lambda: not any(node.is_alive(gone) for node in nodes.running.values()),
                 "its absence",
@@ -112,7 +111,7 @@ def test_the_cluster_changes_while_the_node_that_led_it_is_gone(tmp_path: Path) 
             await nodes.stop(controller)
             await until(lambda: not nodes.any.is_alive(controller), "its absence")
             await nodes.any.controller.create_topic("t", 1, 2, {})
-            await write(await nodes.leader("t"), b"a")
+            await nodes.write("t", 0, b"a")
 
     run(story())
 
@@ -162,9 +161,8 @@ def test_a_partition_moves_to_other_nodes_with_all_it_holds(tmp_path: Path) -> N
                 "the move",
             )
             await until(lambda: nodes[1].partition("t", 0) is None, "the old replica's end")
-            leader = await nodes.leader("t")
-            assert leader.core.vnode.id in (2, 3)
-            assert await write(leader, b"after") == 50
+            assert (await nodes.leader("t")).core.vnode.id in (2, 3)
+            assert await nodes.write("t", 0, b"after") == 50
             await until(
                 lambda: not list((tmp_path / "node-1" / "topics").glob("t/*")), "deletion"
             )
@@ -180,13 +178,12 @@ def test_a_node_that_is_decommissioned_ends_up_with_nothing_and_is_no_member(
             controller = nodes[1].controller
             await controller.create_topic("t", 8, 3, {})
             for index in range(8):
-                await write(await nodes.leader("t", index), b"%d" % index)
+                await nodes.write("t", index, b"%d" % index)
             await controller.set_member_status(NodeId(4), MemberStatus.LEAVING)
             await until(lambda: 4 not in nodes[1].state.members, "its departure")
             for index in range(8):
                 assert 4 not in nodes[1].state.partition_at("t", index).nodes
-                leader = await nodes.leader("t", index)
-                assert await write(leader, b"again") == 1
+                assert await nodes.write("t", index, b"again") == 1
             await until(
                 lambda: any(
                     len(hosted.replica.core.configuration.voters) == 3

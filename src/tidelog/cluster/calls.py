@@ -42,6 +42,7 @@ class Peer:
 @dataclass(frozen=True, slots=True)
 class Admission:
     revision: int  # of the node in group 0
+    version: int  # of the cluster's state that says so: whoever is older has not caught up yet
     peers: tuple[Peer, ...]
 
 

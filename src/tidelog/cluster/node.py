@@ -275,19 +275,25 @@ class Node:
             self.presence.lead_no_more(CONTROLLER_GROUP)
 
     async def _join(self, application: Application) -> None:
-        """Tell the cluster where this node is, and wait until its own state says so."""
-        await self._apply_for_membership(application)
+        """Tell the cluster where this node is, and wait until its own state is as new as that.
 
-        def known() -> bool:
-            me = self.state.members.get(self.id)
-            return me is not None and (me.rpc, me.kafka) == (application.rpc, application.kafka)
-
+        A node that was away must not tell clients what it knew before it went.
+        """
+        admission = await self._apply_for_membership(application)
         while True:
             try:
-                await wait_for(self.state.on_change, known, JOIN_ATTEMPT_S)
+                await wait_for(
+                    self.state.on_change,
+                    lambda: self.state.version >= admission.version,
+                    JOIN_ATTEMPT_S,
+                )
                 return
             except ClusterError:
-                log.info("waiting to hear of my own membership")
+                log.info(
+                    "catching up with the cluster: at version %d of %d",
+                    self.state.version,
+                    admission.version,
+                )
 
     async def _apply_for_membership(self, application: Application) -> Admission:
         """Ask until somebody lets this node in; raises `StartFailed` if it never will."""

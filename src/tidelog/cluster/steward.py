@@ -137,7 +137,7 @@ class Steward:
             # It was drained to be restarted, and here it is again.
             await self._node.controller.set_member_status(application.id, MemberStatus.ACTIVE)
         peers = tuple(Peer(each.id, each.rpc) for each in state.members.values())
-        return Admission(state.member(application.id).revision, peers)
+        return Admission(state.member(application.id).revision, state.version, peers)
 
     async def _enable_features(self) -> None:
         for name, version in FEATURES.items():

@@ -291,6 +291,10 @@ class Coordinator:
         return {name: topic.id for name, topic in self.node.state.topics.items()}
 
     def _state_changed(self) -> None:
+        # A topic may be gone again before the changes are gathered: remember that it was there.
+        topics = self.node.state.topics
+        for name in topics.keys() - self._topics.keys():
+            self._topics[name] = topics[name].id
         if self._topics_timer is None:
             self._topics_timer = self.loop.call_later(TOPICS_SETTLE_S, self._compare_topics)
 
