@@ -16,6 +16,7 @@ from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
 from tidelog.cluster.node import Node, StartFailed
 from tidelog.raft.types import NodeId
+from tidelog.records import parse_batches
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -266,6 +267,25 @@ def test_a_topic_that_was_deleted_leaves_no_files(tmp_path: Path) -> None:
             await until(lambda: not list((tmp_path / "node-1" / "topics").iterdir()), "deletion")
             await nodes[1].controller.create_topic("t", 1, 1, {})
             assert await write(await nodes.leader("t"), b"anew") == 0
+
+    run(story())
+
+
+def test_what_follows_a_deletion_inside_a_batch_stays_readable(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as nodes:
+            await nodes[1].controller.create_topic("t", 1, 1, {"retention.ms": "-1"})
+            partition = await nodes.leader("t")
+            await write(partition, *(b"%d" % number for number in range(10)))
+            await write(partition, *(b"%d" % number for number in range(10, 30)))
+            deleted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            partition.delete_before(25, deleted.set_result)
+            assert await deleted == 25
+            await until(lambda: partition.replica.log.start > 0, "the files' own beginning")
+            assert (partition.log_start, partition.high_watermark) == (25, 30)
+            chunk = partition.read(25, 1 << 20)
+            (batch,) = parse_batches(b"".join(chunk.parts))
+            assert (batch.base_offset, batch.last_offset, chunk.next_offset) == (10, 29, 30)
 
     run(story())
 

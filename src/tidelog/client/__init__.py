@@ -12,7 +12,13 @@
     consumer      a member of a group
     operations    Tidelog's own operations, which Kafka's protocol has no words for
 
-All but the last work against any Kafka cluster. Everything runs on the caller's event loop:
+and, imported by name since only those who want Arrow should pay for it,
+
+    blocking      the client for plain code, on a thread of its own
+    arrowread     ranges of partitions as Arrow batches
+    arrowwrite    Arrow columns to topics, once (arrowplace: where they go; identity: who writes)
+
+All but `operations` work against any Kafka cluster. Everything runs on the caller's event loop:
 
     async with Cluster("localhost:9092") as cluster:
         async with Producer(cluster) as producer:

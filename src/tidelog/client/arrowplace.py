@@ -1,8 +1,8 @@
 """Which partition each row of a column of keys goes to, for all rows at once.
 
 The same function as `partitioner.partition_of`, with one pass of numpy for every four bytes of the
-longest key. Rows without a key go in runs to one partition after the other: a run makes a batch that
-is worth sending, and over many runs every partition gets its share.
+longest key. Rows without a key go in runs to one partition after the other: a run makes a batch
+that is worth sending, and over many runs every partition gets its share.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def murmur2_all(keys: pa.Array) -> Ints:
 
 
 def partitions_of(keys: pa.Array | None, rows: int, count: int, first: int) -> Ints:
-    """Return the partition of every row; rows without a key take turns from partition `first` on."""
+    """Return the partition of every row; those without a key take turns, from `first` on."""
     if keys is None or keys.null_count == rows:
         return _turns(rows, count, first)
     chosen = ((murmur2_all(keys) & _POSITIVE) % np.uint32(count)).astype(np.int32)

@@ -4,15 +4,15 @@
     for chunk in reader:
         chunk.records        # offset, timestamp, key, value, headers: as many as were asked for
 
-Theory of operation. A `Fetcher` on the client's thread brings whole batches and follows the leaders.
-Their bytes are gathered until they hold `rows` records or `max_bytes` bytes and are then decoded in
-one pass, so that no Python object is made for a record and a batch of Arrow is large enough to be
-worth its overhead. A range ends where the next record would lie past it, whether or not there are
-records at its last offsets: compaction and transactions leave gaps.
+Theory of operation. A `Fetcher` on the client's thread brings whole batches and follows the
+leaders. Their bytes are gathered until they hold `rows` records or `max_bytes` bytes and are then
+decoded in one pass, so that no Python object is made for a record and a batch of Arrow is large
+enough to be worth its overhead. A range ends where the next record would lie past it, whether or
+not there are records at its last offsets: compaction and transactions leave gaps.
 
 Records that were there when the range was planned and are not there any more are data loss: removed
-by retention, or cut off by an unclean election. The caller chooses what that means: `DataLost`, or a
-range that begins later and ends sooner.
+by retention, or cut off by an unclean election. The caller chooses what that means: `DataLost`, or
+a range that begins later and ends sooner.
 
 Memory: what a `Fetcher` holds (two answers), and one chunk as bytes and as columns.
 """
@@ -91,11 +91,12 @@ class ArrowReader:
 
     def __iter__(self) -> Iterator[Chunk]:
         waiting = {partition: _Gathered(*each) for partition, each in self._ranges.items()}
+        self._blocking.run(self._learn())
         fetcher: Fetcher | None = None
         try:
             while waiting:
                 if fetcher is None:
-                    fetcher = self._fetch({p: each.position for p, each in waiting.items()})
+                    fetcher = self._fetch(waiting)
                 try:
                     part = self._next(fetcher)
                 except Refused as error:
@@ -103,6 +104,8 @@ class ArrowReader:
                         raise
                     self._close(fetcher)
                     fetcher = None
+                    for partition, left in waiting.items():
+                        yield from self._decode(partition, left)
                     self._move(waiting)
                     continue
                 gathered = waiting.get(part.partition)
@@ -115,7 +118,6 @@ class ArrowReader:
                     )
                 done = gathered.add(part)
                 if done:
-                    fetcher.drop(part.partition)
                     del waiting[part.partition]
                 if done or gathered.is_full(self._rows, self._chunk_bytes):
                     yield from self._decode(part.partition, gathered)
@@ -123,10 +125,21 @@ class ArrowReader:
             if fetcher is not None:
                 self._close(fetcher)
 
-    def _fetch(self, positions: Mapping[TopicPartition, int]) -> Fetcher:
+    async def _learn(self) -> None:
+        """Look at topics again that had fewer partitions when this client last looked."""
+        cluster = self._blocking.cluster
+        for topic in {partition.topic for partition in self._ranges}:
+            info = await cluster.topic(topic)
+            known = {each.index for each in info.partitions}
+            if any(p.topic == topic and p.index not in known for p in self._ranges):
+                await cluster.topic(topic, fresh=True)
+
+    def _fetch(self, waiting: Mapping[TopicPartition, _Gathered]) -> Fetcher:
+        # A request past the end would wait there for records, and hold up the next reader.
         return Fetcher(
             self._blocking.cluster,
-            positions,
+            {partition: each.position for partition, each in waiting.items()},
+            ends={partition: each.end for partition, each in waiting.items()},
             committed=self._committed,
             max_partition_bytes=self._max_partition_bytes,
             max_wait=self._max_wait,
@@ -152,7 +165,7 @@ class ArrowReader:
         for partition, (first, end) in found.items():
             gathered = waiting[partition]
             wanted = (gathered.position, gathered.end)
-            gathered.position = max(gathered.position, first)
+            gathered.position = gathered.taken = max(gathered.position, first)
             gathered.end = min(gathered.end, end)
             if (gathered.position, gathered.end) != wanted:
                 self._lost(

@@ -1,4 +1,4 @@
-"""Writes Arrow columns to topics, for plain code such as a Spark task: batches in order, no doubles.
+"""Writes Arrow columns to topics, for plain code such as a Spark task: in order, no doubles.
 
     with ArrowWriter(blocking) as writer:
         writer.write("orders", records)      # columns value, and perhaps key, headers, timestamp
@@ -12,9 +12,9 @@ While the batches travel the caller builds the next ones.
 The first error ends the writer: everything after it would be out of order. `write` or `flush` raise
 it, and what was written of the rest is unknown.
 
-With an identity (`tidelog.client.identity`) the writer resumes the work of whoever had the same one:
-rows that are in the topic already are left out, each as often as it is there. The rows may come in
-another order than they did the first time.
+With an identity (`tidelog.client.identity`) the writer resumes the work of whoever had the same
+one: rows that are in the topic already are left out, each as often as it is there. The rows may
+come in another order than they did the first time.
 
 Bounds: `max_buffered` bytes of batches wait or are in flight; `write` waits when there are more.
 """
@@ -159,7 +159,7 @@ class ArrowWriter:
         """Return how many partitions a topic has; on its first use, find out what is there."""
         count = self._counts.get(topic)
         if count is None:
-            info = self._blocking.run(self._blocking.cluster.topic(topic))
+            info = self._blocking.run(self._blocking.cluster.topic(topic, fresh=True))
             count = self._counts[topic] = len(info.partitions)
             if self._resumes:
                 self._resume(topic, count)
@@ -237,9 +237,11 @@ class ArrowWriter:
     async def _wait_for_room(self, size: int) -> None:
         async with self._room:
             await self._room.wait_for(
-                lambda: self._failure is not None
-                or not self._buffered
-                or self._buffered + size <= self._max_buffered
+                lambda: (
+                    self._failure is not None
+                    or not self._buffered
+                    or self._buffered + size <= self._max_buffered
+                )
             )
             self._buffered += size
         self._check()

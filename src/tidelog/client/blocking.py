@@ -111,8 +111,7 @@ class _Shared:
                 found = Blocking(bootstrap, client_id=client_id, timeout=timeout)
             self._clients[key] = found
             spare = [
-                self._clients.popitem(last=False)[1]
-                for _ in range(len(self._clients) - MAX_SHARED)
+                self._clients.popitem(last=False)[1] for _ in range(len(self._clients) - MAX_SHARED)
             ]
         for client in spare:
             client.close()

@@ -108,19 +108,21 @@ class Fetcher:
         cluster: Cluster,
         positions: Mapping[TopicPartition, int],
         *,
+        ends: Mapping[TopicPartition, int] | None = None,
         reset: int | None = None,
         committed: bool = False,
         max_bytes: int = MAX_BYTES,
         max_partition_bytes: int = MAX_PARTITION_BYTES,
         max_wait: float = MAX_WAIT,
     ) -> None:
-        """Read from these offsets.
+        """Read from these offsets, for ever or up to `ends`: nothing from there on is asked for.
 
         `reset` is where to go on when an offset is out of range: `EARLIEST`, `LATEST`, or None to
         raise. `committed` leaves out what transactions have not committed.
         """
         self.positions: dict[TopicPartition, int] = dict(positions)  # what the caller has seen
         self._cluster = cluster
+        self._ends = ends or {}
         self._reset = reset
         self._committed = committed
         self._max_bytes = max_bytes
@@ -309,6 +311,8 @@ class Fetcher:
         data = tuple(batch for batch in kept if not batch.is_control)
         part = Fetched(partition, asked_for, data, position.offset, answer.high_watermark)
         self._ready.append((node_id, part))
+        if position.offset >= self._ends.get(partition, position.offset + 1):
+            self.drop(partition)
 
     async def _take_reset(self, partition: TopicPartition, position: _Position) -> None:
         if self._reset is None:

@@ -1,21 +1,21 @@
 """Producers whose identity says which piece of work they carry out, so that it is done once.
 
-A piece of work is *task* t of *batch* b of *query* q: a Spark task that writes its part of an epoch.
-Whoever carries it out, now or after a crash, writes with the same producer id and epoch:
+A piece of work is *task* t of *batch* b of *query* q: a Spark task that writes its part of an
+epoch. Whoever carries it out, now or after a crash, writes with the same producer id and epoch:
 
-    producer id     a hash of query and task, in the upper half of the ids, which no cluster hands out
+    producer id     a hash of query and task, in the half of all ids that no cluster hands out
     producer epoch  the number of the batch, modulo 2^15; every 2^15 batches there is a new id
 
-A cluster remembers the epoch and the last sequence number of every producer of a partition. From that
-follows, before anything is written (`standings`):
+A cluster remembers the epoch and the last sequence number of every producer of a partition. From
+that follows, before anything is written (`standings`):
 
     nothing known, or an older batch     nobody has begun this work: write
     this batch                           somebody has: look for what is there, and write the rest
-    a later batch                        the work is done, and whoever asks is a leftover: `Superseded`
+    a later batch                        the work is done, and this is a leftover: `Superseded`
 
 What an earlier attempt wrote is found in the log itself, by producer id and epoch in the headers of
-its batches, from the end backwards (`written_batches`). An attempt that is still writing while another
-one carries out the same work runs into the sequence numbers: one of the two is refused.
+its batches, from the end backwards (`written_batches`). An attempt that is still writing while
+another one carries out the same work runs into the sequence numbers: one of the two is refused.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ async def standings(
         if standing.epoch > identity.epoch:
             raise Superseded(
                 f"Partition {partition} holds a later batch of this query than the one that is to "
-                "be written. If another run of the query is active, stop this one; if the query was "
-                "set back on purpose, give it a new checkpoint location."
+                "be written. If another run of the query is active, stop this one; if the query "
+                "was set back on purpose, give it a new checkpoint location."
             )
         begun[partition] = standing
     return begun
@@ -121,7 +121,7 @@ async def _scan(
     found: list[Batch] = []
     if start >= end:
         return found
-    fetcher = Fetcher(cluster, {partition: start})
+    fetcher = Fetcher(cluster, {partition: start}, ends={partition: end})
     try:
         while fetcher.positions[partition] < end:
             part = await fetcher.next(_POLL_SECONDS)

@@ -289,7 +289,8 @@ class Partition:
                     continue
                 if size and size + batch.size > max_bytes:
                     return Chunk(parts, size, next_offset)
-                delta = translation.delta(batch.base_offset)
+                # One for the whole batch. Its first offset may lie before the start of the log.
+                delta = translation.delta(batch.last_offset)
                 if delta:
                     parts.append(_BASE_OFFSET.pack(batch.base_offset - delta))
                     parts.append(batch.data[8:])
