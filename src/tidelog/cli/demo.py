@@ -1,4 +1,4 @@
-"""`tidelog demo`: three nodes, a producer, a group of consumers, and a leader that is killed.
+"""`tidelog demo`: three nodes, a producer, a group, a leader that is killed, a pipeline on Spark.
 
 Everything shown is measured while it happens. At the end every record that was acknowledged is
 looked for among those that the group read: nothing may be missing, and nothing may be there twice.
@@ -35,6 +35,13 @@ CALM_S: Final = 6.0  # how long everything is well before the kill, and again af
 DOWN_S: Final = 4.0
 CATCH_UP_S: Final = 30.0
 WIDTH: Final = 96
+YOUR_TURN: Final = """
+Your turn:
+  tidelog up                     three nodes at localhost:9092 to 9094
+  tidelog topic create orders -p 3
+  tidelog log show orders/0 --follow
+  tidelog pipeline init shop     the pipeline, to change it
+Any Kafka client works as it is: bootstrap.servers=localhost:9092"""
 
 
 def demo(
@@ -42,15 +49,20 @@ def demo(
         Path | None,
         typer.Option(help="Where to keep the nodes' data; by default it is removed at the end."),
     ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Whether a pipeline on Spark ends it.")
+    ] = True,
 ) -> None:
-    """Show in half a minute what Tidelog is for.
+    """Show in a minute what Tidelog is for.
 
     Three nodes, a topic, a producer, a group of two consumers. The log is drawn as it grows. Then
     the leader is killed with `kill -9`: the pause is measured, the node comes back, and every
-    acknowledged record is accounted for.
+    acknowledged record is accounted for. At last a pipeline on Spark reads topics and writes a
+    topic and a table in a lake; without Java it is left out.
     """
     from rich.console import Console
 
+    from tidelog.cli.demopipeline import show_pipeline
     from tidelog.client import ClientError
     from tidelog.server.nodes import ClusterFailed, LocalCluster
 
@@ -67,6 +79,9 @@ def demo(
             f" at {nodes.bootstrap}\n"
         )
         asyncio.run(Story(nodes, console).tell())
+        if spark:
+            show_pipeline(nodes.bootstrap, directory / "pipeline", TOPIC, console)
+        console.print(YOUR_TURN)
     except (ClusterFailed, ClientError) as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -213,10 +228,3 @@ class Story:
         )
         if lost or doubled:
             fail("acknowledged records are missing or doubled: please report this")
-        self._console.print(
-            "\nYour turn:\n"
-            "  tidelog up                     three nodes at localhost:9092 to 9094\n"
-            "  tidelog topic create orders -p 3\n"
-            "  tidelog log show orders/0 --follow\n"
-            "Any Kafka client works as it is: bootstrap.servers=localhost:9092"
-        )
