@@ -68,7 +68,7 @@ $(INSTALLED): $(DEPENDENCIES) pyproject.toml setup.py $(wildcard $(COMPILED))
 	fi
 	@touch $@
 
-run: install ## Start three nodes and show what they are for, in a minute
+run: install ## Start three nodes and show what they are for, in a minute and a half
 	@$(BIN)/tidelog demo
 
 up: install ## Run a cluster of three nodes at localhost:9092 until Ctrl-C

@@ -21,7 +21,7 @@ class Commands(LazyGroup):
     table = (
         Entry("up", "tidelog.cli.up:up", "Run a cluster on this machine.", RUN),
         Entry("down", "tidelog.cli.up:down", "Stop that cluster.", RUN),
-        Entry("demo", "tidelog.cli.demo:demo", "Show in a minute what it is for.", RUN),
+        Entry("demo", "tidelog.cli.demo:demo", "Show in a minute and a half what it is for.", RUN),
         Entry("start", "tidelog.cli.start:start", "Run one node of a cluster.", RUN),
         Entry("topic", "tidelog.cli.topic:app", "Create, look at, change and delete topics.", USE),
         Entry("produce", "tidelog.cli.produce:produce", "Write records to a topic.", USE),

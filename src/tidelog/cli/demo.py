@@ -53,7 +53,7 @@ def demo(
         bool, typer.Option("--spark/--no-spark", help="Whether a pipeline on Spark ends it.")
     ] = True,
 ) -> None:
-    """Show in a minute what Tidelog is for.
+    """Show in a minute and a half what Tidelog is for.
 
     Three nodes, a topic, a producer, a group of two consumers. The log is drawn as it grows. Then
     the leader is killed with `kill -9`: the pause is measured, the node comes back, and every
