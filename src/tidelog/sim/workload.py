@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -117,7 +118,7 @@ class Clients:
         return list(self.history.judge(group, truth))
 
 
-class _Client:
+class _Client(ABC):
     """What all clients have: a name, a group, a guess at who leads, and a timer."""
 
     def __init__(self, world: World, history: History, name: str) -> None:
@@ -140,8 +141,9 @@ class _Client:
         pause = round(self.rng.expovariate(1 / self.world.knobs.think))
         self._after(min(pause, 10 * self.world.knobs.think), "acts", self._act)
 
+    @abstractmethod
     def _act(self) -> None:
-        raise NotImplementedError
+        """Do what this kind of client does."""
 
     def _after(self, delay: int, what: str, callback: Callable[[], None]) -> None:
         if self._timer is not None:
@@ -308,11 +310,13 @@ class Reader(_Client):
             self._after(self.world.knobs.patience, "gives up", self._give_up)
             self._waiting = self._ask()
 
+    @abstractmethod
     def _ask(self) -> int:
-        raise NotImplementedError
+        """Ask a node something; return the token of the question."""
 
+    @abstractmethod
     def _hear(self, answer: object) -> None:
-        raise NotImplementedError
+        """Take the answer."""
 
     def answered(self, token: int, answer: object) -> None:
         """Only the answer to the newest question counts."""
