@@ -97,13 +97,11 @@ class Story:
     def __init__(self, nodes: LocalCluster, console: Console) -> None:
         self._nodes = nodes
         self._console = console
-        self._live: Any = None
         self._acknowledged: dict[bytes, tuple[int, int]] = {}  # record: partition and offset
         self._read: Counter[bytes] = Counter()
         self._last: dict[int, float] = {}  # when a partition last acknowledged
         self._writing = True
         self._reading = True
-        self._stage = ""
 
     async def tell(self) -> None:
         from tidelog.client import Admin, Cluster, Producer

@@ -233,7 +233,8 @@ _TOPIC_OPTIONS: Final = (
         0,
         0,
         "log.cleaner.min.compaction.lag.ms",
-        "How long a record stays as it was written before compaction may remove it.",
+        "No effect here yet: compaction may remove a record as soon as a newer one is committed and"
+        " its segment is closed.",
     ),
     Option(
         "min.cleanable.dirty.ratio",
@@ -241,7 +242,7 @@ _TOPIC_OPTIONS: Final = (
         "0.5",
         _fraction,
         "a number from 0 to 1",
-        "How much of a log must be new since the last compaction before the next one.",
+        "No effect here yet: a log that has grown is compacted once a minute.",
         "log.cleaner.min.cleanable.ratio",
     ),
     _number(

@@ -125,7 +125,6 @@ class Groups:
         self._touched: dict[GroupId, Hosted] = {}
         self._publishing = False
         self._tokens = itertools.count(1)
-        # token -> (deadline, who wants to know); in order of their start, swept by deadline
         # By token: until when, who wants to know, and whose writer that is.
         self._waiting: dict[int, tuple[float, Callable[[Outcome], None], Hosted | None]] = {}
         self._beat_timer: asyncio.TimerHandle | None = None

@@ -82,11 +82,6 @@ class Hosting:
     def led(self) -> int:
         return len(self._led)
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether every replica that should be here is, or has failed."""
-        return not self._opening and not self._scheduled
-
     def on_leadership(self, listener: Callable[[Partition], None]) -> Callable[[], None]:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)

@@ -9,12 +9,10 @@ nothing: Raft does.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.calls import Call
 from tidelog.cluster.leaders import Claim, decode_claims, encode_claims
-from tidelog.cluster.model import CONTROLLER_GROUP
 from tidelog.raft.types import GroupId, NodeId
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ class Presence:
         self._scheduled = False
         self._last_everything = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._listeners: list[Callable[[], None]] = []
         self._closed = False
 
     def start(self) -> None:
@@ -52,11 +49,6 @@ class Presence:
             self._timer.cancel()
         for task in self._telling:
             task.cancel()
-
-    def on_news(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call this when a leader made itself known; the answer takes it back."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
 
     # --- Who is there ---------------------------------------------------------------------------
 
@@ -94,8 +86,7 @@ class Presence:
             return
         self._claims[claim.group] = claim
         self._news[claim.group] = claim
-        if self._node.leaders.claim(self._node.id, claim):
-            self._notify()
+        self._node.leaders.claim(self._node.id, claim)
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._node.loop.call_soon(self._tell_news)
@@ -107,14 +98,8 @@ class Presence:
     def take_claims(self, sender: NodeId, payload: bytes) -> None:
         """Another node says what it leads; raises `CorruptClaims`."""
         self.heard(sender)
-        leaders = self._node.leaders
-        news = [leaders.claim(sender, claim) for claim in decode_claims(payload)]
-        if any(news):
-            self._notify()
-
-    def _notify(self) -> None:
-        for listener in tuple(self._listeners):
-            listener()
+        for claim in decode_claims(payload):
+            self._node.leaders.claim(sender, claim)
 
     def _tell_news(self) -> None:
         self._scheduled = False
@@ -175,7 +160,3 @@ class Presence:
         task = self._node.loop.create_task(work)
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
-
-    @property
-    def leads_the_cluster(self) -> bool:
-        return CONTROLLER_GROUP in self._claims
