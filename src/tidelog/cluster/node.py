@@ -410,7 +410,7 @@ class Node:
         self.groups.receive_beat_reply(sender, body)
 
     def on_peer_connected(self, node_id: NodeId) -> None:
-        self.presence.heard(node_id)
+        self.presence.connected(node_id)
 
     def on_peer_lost(self, node_id: NodeId) -> None:
         self.presence.connection_lost(node_id)

@@ -61,6 +61,12 @@ class Presence:
     def heard(self, node: NodeId) -> None:
         self._heard[node] = self._node.loop.time()
 
+    def connected(self, node: NodeId) -> None:
+        """A node can be reached: it may just have started, and know of no leader yet."""
+        self.heard(node)
+        if not self._closed:
+            self._spawn(self._tell_one(node, encode_claims(self._everything())))
+
     def connection_lost(self, node: NodeId) -> None:
         """The connection to a node broke: find out whether the node is gone with it."""
         if not self._closed:
