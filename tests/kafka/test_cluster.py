@@ -67,6 +67,12 @@ def test_while_the_controller_is_down_this_node_takes_changes(desk: Desk) -> Non
     assert describe(desk).controller_id == 1
 
 
+def test_a_controller_that_is_not_known_as_a_member_yet_is_not_told_of(desk: Desk) -> None:
+    # librdkafka would wait for it until it asks for metadata again, minutes later.
+    desk.node.leaders.claim(NodeId(4), Claim(CONTROLLER_GROUP, 2, ()))
+    assert describe(desk).controller_id == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "code"),
     [

@@ -32,8 +32,9 @@ def test_a_session_has_the_settings_that_matter(spark: SparkSession) -> None:
     )
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
-    # What a caller asks for beats what is set here.
-    assert spark.conf.get("spark.driver.memory") == "1g"
+    # What a caller asks for beats what is set here. The context has it from its start; the session
+    # takes over what later callers ask for.
+    assert spark.sparkContext.getConf().get("spark.driver.memory") == "1g"
 
 
 def test_what_travels_is_what_tasks_import() -> None:

@@ -76,9 +76,13 @@ def address(context: Context, node_id: int) -> Address:
 
 
 def controller_id(context: Context) -> int:
-    """Return the node to send changes to. Any will do, since they pass them on."""
+    """Return the node to send changes to. Any will do, since they pass them on.
+
+    It is one of `brokers`: a client waits for one that it was not told of until it asks again,
+    which is minutes. A controller that has just joined may not be known as a member here yet.
+    """
     leader = context.node.controller_id()
-    if leader is not None and context.node.is_alive(leader):
+    if leader in context.node.state.members and context.node.is_alive(leader):
         return leader
     return NO_NODE if is_cut_off(context) else context.node.id
 
