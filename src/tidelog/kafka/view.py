@@ -82,7 +82,8 @@ def controller_id(context: Context) -> int:
     which is minutes. A controller that has just joined may not be known as a member here yet.
     """
     leader = context.node.controller_id()
-    if leader in context.node.state.members and context.node.is_alive(leader):
+    members = context.node.state.members
+    if leader is not None and leader in members and context.node.is_alive(leader):
         return leader
     return NO_NODE if is_cut_off(context) else context.node.id
 

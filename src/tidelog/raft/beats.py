@@ -63,6 +63,8 @@ _NO_TIMER: Final = 2**62
 # How soon the groups of a node that seems to be gone elect another leader. Its peers see their
 # connections break within a few milliseconds of each other.
 _SUSPICION_MS: Final = (15, 45)
+# How soon the groups whose elections had to wait for others are looked at again.
+_CROWDED_MS: Final = 50
 # How a role that does not lead is kept in the table.
 _STATES: Final = {
     Role.FOLLOWER: FOLLOWER,
@@ -230,11 +232,16 @@ class Beats:
         idle = now + self.options.election_timeout_ms
         return max(now, min(self._earliest, self._next_beat if self._table.led else idle, idle))
 
-    def tick(self, now: int) -> Due:
-        """Say what has to be done; nothing, and at no cost, before `next_due`."""
+    def tick(self, now: int, room: int | None = None) -> Due:
+        """Say what has to be done; nothing, and at no cost, before `next_due`.
+
+        `room` is how many elections may begin now. An election puts votes on the disks of a
+        majority, and when thousands begin at once none of them is over before its time is: the
+        next one begins, and so on without end. Those without room wait for their turn.
+        """
         table = self._table
         self._advance(now)
-        elections = self._expire(now) if now >= self._earliest else []
+        elections = self._expire(now, room) if now >= self._earliest else []
         if not table.led or now < self._next_beat:
             return Due(elections, [], [], {})
         interval = self.options.interval_ms
@@ -251,15 +258,25 @@ class Beats:
             self._light(led, is_peer & light, now),
         )
 
-    def _expire(self, now: int) -> list[GroupId]:
-        """Groups whose timer ended; their timers start over, with another patience."""
+    def _expire(self, now: int, room: int | None) -> list[GroupId]:
+        """Groups whose timer ended; their timers start over, with another patience.
+
+        Of more than there is room for, those go first whose timers ended first.
+        """
         table = self._table
         waiting = np.flatnonzero(table.state >= FOLLOWER)
-        expired = waiting[table.timer[waiting] + table.patience[waiting] <= now]
+        ends = table.timer[waiting] + table.patience[waiting]
+        expired = np.flatnonzero(ends <= now)
+        if room is not None and len(expired) > room:
+            expired = expired[np.argsort(ends[expired], kind="stable")[:room]]
+        expired = waiting[expired]
         for slot in expired.tolist():
             self._restart_timer(slot, now)
         ends = table.timer[waiting] + table.patience[waiting]
-        self._earliest = int(ends.min()) if len(ends) else _NO_TIMER
+        ahead = ends[ends > now]
+        self._earliest = int(ahead.min()) if len(ahead) else _NO_TIMER
+        if len(ahead) < len(ends):
+            self._earliest = min(self._earliest, now + _CROWDED_MS)
         return sorted(table.group[expired].tolist())
 
     def _lost(self, led: Ints, now: int) -> NDArray[np.bool_]:
@@ -412,7 +429,9 @@ class Beats:
         waiting = table.state >= FOLLOWER
         patience = table.patience[waiting]
         assert ((timeout <= patience) & (patience <= 2 * timeout)).all(), patience
-        assert (table.timer[waiting] + patience >= self._earliest).all(), self._earliest
+        ends = table.timer[waiting] + patience
+        # A timer that ended and had no room is looked at again with the next that ends.
+        assert ((ends >= self._earliest) | (ends <= self._now)).all(), self._earliest
         for times in (table.timer, table.heard_at, table.replied_at):
             assert (times <= self._now).all(), self._now
         for outstanding in self._outstanding.values():

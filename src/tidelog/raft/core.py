@@ -82,8 +82,12 @@ class Core:
         snapshot: msg.SnapshotMeta | None,
         options: Options,
         leader_alive: Callable[[], bool],
+        applied: Offset = NO_OFFSET,
     ) -> None:
         """`initial` is the configuration of a group whose log holds none yet.
+
+        `applied` is where the machines stand already: exactly there, in an earlier life of this
+        replica, and what they had folded in was committed.
 
         `leader_alive` tells whether the leader was heard within the base election timeout.
         """
@@ -114,8 +118,9 @@ class Core:
         if snapshot is not None and log.term_of(snapshot.offset) == snapshot.term:
             # A snapshot covers committed entries only, and this log has its last one.
             self.committed = max(self.committed, snapshot.offset)
+        self.committed = max(self.committed, applied)
         self.visible = self.committed
-        self.applied = NO_OFFSET
+        self.applied = applied
 
         self._initial = initial or EMPTY
         self._configurations: list[tuple[Offset, Configuration]] = []  # newest last, never empty

@@ -6,11 +6,11 @@ before the next step, and answers each `Append`, `Flush`, `Persist`, `Restore`, 
 `TakeSnapshot` with the event of that name, at once or later.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 
 from tidelog.raft.messages import Message, SnapshotChunk, SnapshotMeta, SnapshotRequest
 from tidelog.raft.types import HardState, Level, Role, Vnode
+from tidelog.raft.values import value
 from tidelog.records import Batch, Offset, Term
 
 # Token of what the core and its driver propose for themselves: nobody is told how it went.
@@ -19,29 +19,29 @@ INTERNAL = -1
 # --- Events -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ElectionTimeout:
     """No leader was heard for a randomised timeout."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QuorumLost:
     """No majority answered this leader for an election timeout."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BeatDue:
     """A heartbeat to this peer is due that has to say more than "still here"."""
 
     peer: Vnode
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FlushDue:
     """Dirty data has waited for the longest time allowed."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Propose:
     token: int
     batches: tuple[Batch, ...]
@@ -49,62 +49,62 @@ class Propose:
     expected_term: Term | None = None  # refuse if the leader's term is another
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Appended:
     dirty: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppendFailed:
     """The disk took nothing of the last `Append`; the log is as it was."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Flushed:
     upto: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StorageLost:
     """An fsync failed: nothing that this replica wrote lately can be trusted until it restarts."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Persisted:
     state: HardState
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Applied:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotSaved:
     """A whole snapshot is on this replica's disk, taken here or received."""
 
     snapshot: SnapshotMeta
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotFailed:
     """`TakeSnapshot` or `ShipInLog` could not be carried out."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotApplied:
     """The machines met a snapshot batch of the log, and the snapshot in it is on disk."""
 
     snapshot: SnapshotMeta
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ChunkStored:
     """The partial snapshot file now holds this many bytes."""
 
@@ -112,50 +112,50 @@ class ChunkStored:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ChunkRefused:
     """The partial snapshot is of no use: damaged, or the disk refused. Start over."""
 
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Restored:
     """The machines stand at this snapshot; `applied` is its offset."""
 
     snapshot: SnapshotMeta
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Compact:
     """Snapshot the machines now, ship the snapshot, then let every replica compact up to it."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ChangeConfiguration:
     token: int
     voters: tuple[Vnode, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CancelChange:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Transfer:
     token: int
     target: Vnode
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TransferExpired:
     """The target did not take over in time."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Barrier:
     """Confirm leadership with a majority, so that a read at `committed` is linearizable."""
 
@@ -195,90 +195,90 @@ Event = (
 # --- Outputs ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Send:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Append:
     batches: tuple[Batch, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Truncate:
     first_removed: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Flush:
     """Flush what is dirty now; answer `Flushed`. Asked again meanwhile: once more afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Persist:
     state: HardState
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HeardLeader:
     """Restart the election timer."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RoleChanged:
     role: Role
     term: Term
     leader: Vnode | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ApplyUpTo:
     """The machines may be fed up to this offset; report `Applied`."""
 
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TakeSnapshot:
     """Snapshot the machines at `applied` and save it; report `SnapshotSaved`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ShipInLog:
     """Propose a snapshot batch that holds this saved snapshot, under `INTERNAL`."""
 
     snapshot: SnapshotMeta
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoreChunk:
     snapshot: SnapshotMeta
     chunk: SnapshotChunk
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendChunk:
     """Read that chunk from the snapshot file and send it to the one who asked."""
 
     request: SnapshotRequest
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ResetLog:
     """Empty the log; it begins after this snapshot."""
 
     snapshot: SnapshotMeta
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Restore:
     """Put the machines back (or forward) to this saved snapshot; report `Restored`."""
 
     snapshot: SnapshotMeta
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Collectible:
     """Compaction and retention may now touch offsets up to this one."""
 
@@ -303,7 +303,7 @@ class Refusal(Enum):
     UNKNOWN = "outcome unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Accepted:
     """First stage of a proposal: appended to the leader's log, will not be reordered."""
 
@@ -313,7 +313,7 @@ class Accepted:
     term: Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Done:
     """The level asked for is reached; for a barrier, `offset` is what may be read."""
 
@@ -321,7 +321,7 @@ class Done:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refused:
     token: int
     why: Refusal

@@ -346,25 +346,32 @@ class Leader:
     def showable(self) -> Offset:
         """As far as a majority has the log in memory and no quorum write is in doubt."""
         replicated = quorum.reached(self.core.configuration.halves, self._replicated)
+        return min(replicated, self._shown_at_most())
+
+    def _shown_at_most(self) -> Offset:
         if self._quorum_writes:
-            return min(replicated, Offset(self._quorum_writes[0][0] - 1))
-        return replicated
+            return Offset(self._quorum_writes[0][0] - 1)
+        return self.core.appended
 
     def maybe_commit(self) -> None:
+        """Move the marks as far as they go. Every reply asks, so what cannot move costs nothing."""
         core = self.core
-        offset = self.committable()
-        advanced = offset > core.committed and offset >= self.term_start
-        if advanced:
-            core.commit_to(offset)
-            while self._quorum_writes and self._quorum_writes[0][1] <= offset:
-                self._quorum_writes.popleft()
-            if core.proposals.has_older(core.term):
-                self._resolve_older_terms()  # they would stand in the way of the younger ones
-        if core.confirmed:
+        committed, visible = core.committed, core.visible
+        if core.flushed > committed:  # commit never passes what is on disk here
+            offset = self.committable()
+            if offset > committed and offset >= self.term_start:
+                core.commit_to(offset)
+                while self._quorum_writes and self._quorum_writes[0][1] <= offset:
+                    self._quorum_writes.popleft()
+                if core.proposals.has_older(core.term):
+                    self._resolve_older_terms()  # they would stand in the way of the younger ones
+        if core.confirmed and self._shown_at_most() > core.visible:
             core.show_to(self.showable())
+        if core.committed == committed and core.visible == visible:
+            return
         for done in core.proposals.resolve_as_leader(core.term, core.committed, core.visible):
             core.emit(done)
-        if advanced:
+        if core.committed > committed:
             self._membership.advance()
 
     def _resolve_older_terms(self) -> None:

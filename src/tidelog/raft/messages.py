@@ -4,15 +4,15 @@ Every message names both ends as vnodes, because a node that was wiped and added
 else, and the sender's term. The core reads and builds these; how they become bytes is `rpc`'s.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.types import GroupId, Vnode
+from tidelog.raft.values import value
 from tidelog.records import Batch, Offset, Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Message:
     group: GroupId
     source: Vnode
@@ -26,7 +26,7 @@ class Ballot(Enum):
     TRANSFER = "transfer"  # a vote that the old leader asked for: a live leader is no objection
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VoteRequest(Message):
     """For PREVOTE, `term` is the term the candidate would stand in."""
 
@@ -35,7 +35,7 @@ class VoteRequest(Message):
     last_term: Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VoteReply(Message):
     """A granted PREVOTE echoes the term asked about; everything else carries the voter's own."""
 
@@ -43,7 +43,7 @@ class VoteReply(Message):
     granted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppendRequest(Message):
     """Batches for a follower; without batches, a full heartbeat."""
 
@@ -63,7 +63,7 @@ class Status(Enum):
     UNAVAILABLE = "unavailable"  # the disk refused: try again later
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppendReply(Message):
     seq: int
     status: Status
@@ -76,12 +76,12 @@ class AppendReply(Message):
     snapshot: Offset  # the newest snapshot on the follower's disk
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TimeoutNow(Message):
     """Stand for election at once: the leader hands over (thesis 3.10)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotMeta:
     """A snapshot of a group's machines: the fold of the uncompacted history up to `offset`."""
 
@@ -100,13 +100,13 @@ class Purpose(Enum):
     INSTALL = "install"  # the follower's log ended before the leader's begins
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotOffer(Message):
     snapshot: SnapshotMeta
     purpose: Purpose
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotStored(Message):
     """The sender has a snapshot at `offset` on its disk; `installed`: and its log reaches it."""
 
@@ -114,19 +114,19 @@ class SnapshotStored(Message):
     installed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotQuery(Message):
     """Who has a snapshot at this offset or later?"""
 
     at_least: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotFound(Message):
     snapshot: SnapshotMeta
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotRequest(Message):
     """Send me a chunk of that snapshot."""
 
@@ -134,7 +134,7 @@ class SnapshotRequest(Message):
     position: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SnapshotChunk(Message):
     offset: Offset
     position: int

@@ -11,14 +11,14 @@ settle it on this replica:
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tidelog.raft.events import Done, Refusal, Refused
 from tidelog.raft.types import Level
+from tidelog.raft.values import value
 from tidelog.records import NO_TERM, Offset, Term
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Proposal:
     token: int
     base: Offset

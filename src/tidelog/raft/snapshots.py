@@ -63,7 +63,7 @@ class Shipping:
         # First offset that may lack records which the machines have not made up for.
         self.taint: Offset | None = Offset(covered + 1) if compacted > covered else None
         # The machines are to be put to `snapshot` before they may go on.
-        self.restore_pending = snapshot is not None
+        self.restore_pending = covered > core.applied
         self._restoring = False
         self.collectible = compacted if compacted <= covered else NO_OFFSET
         self._announced = compacted  # the highest "compacted up to" that a leader told
