@@ -104,6 +104,34 @@ def test_what_waits_is_one_round_and_one_report_in_order() -> None:
     run(main)
 
 
+def test_a_short_round_is_reported_while_the_next_one_still_runs() -> None:
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        lane = Lane("test", loop, most=2)
+        queued, gate, began = threading.Event(), threading.Event(), threading.Event()
+        early: asyncio.Future[None] = loop.create_future()
+
+        def first() -> None:
+            began.set()
+            queued.wait(PATIENCE)
+
+        def slow() -> None:
+            gate.wait(PATIENCE)
+
+        lane.submit(first, ignore)
+        began.wait(PATIENCE)
+        lane.submit(lambda: None, ignore)
+        lane.submit(lambda: None, lambda _: early.set_result(None))
+        lane.submit(slow, ignore)
+        queued.set()
+        await early
+        assert lane.jobs == 3
+        gate.set()
+        lane.close()
+        assert lane.jobs == 4
+
+    run(main)
+
+
 def test_lanes_do_not_wait_for_each_other() -> None:
     async def main(loop: asyncio.AbstractEventLoop) -> None:
         executor = Executor(loop)

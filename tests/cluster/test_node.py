@@ -85,6 +85,25 @@ def test_what_was_acknowledged_is_there_after_all_nodes_started_again(tmp_path: 
     run(story())
 
 
+def test_a_partition_that_has_become_quiet_is_saved_and_goes_on_from_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as nodes:
+            await nodes[1].controller.create_topic("t", 1, 1, {"retention.ms": "-1"})
+            leader = await nodes.leader("t")
+            await write(leader, bytes(1 << 20))
+            topics = tmp_path / "node-1" / "topics"
+            await until(lambda: list(topics.glob("t/*/checkpoint")), "a checkpoint")
+            await nodes.stop(1)
+
+            await nodes.start(1)
+            leader = await nodes.leader("t")
+            assert leader.high_watermark == 1
+            assert leader.read(0, 10).bytes > 1 << 20
+            assert await write(leader, b"one more") == 1
+
+    run(story())
+
+
 def test_a_node_that_goes_hands_its_leadership_over_and_writes_go_on(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as nodes:

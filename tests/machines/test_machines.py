@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from struct import pack
 
 import pytest
@@ -286,3 +287,49 @@ def test_a_number_has_one_spelling_and_a_limit(raw: bytes, reason: str) -> None:
 def test_a_negative_number_is_the_writers_mistake() -> None:
     with pytest.raises(ValueError, match="write it with `signed`"):
         Writer(1).number(-1)
+
+
+@given(st.integers(1, 23), st.integers(0, 23), st.data())
+def test_machines_of_a_checkpoint_go_on_as_if_they_had_folded_everything(
+    taken: int, more: int, given_: st.DataObject
+) -> None:
+    batches = history(23)
+    source = feed(partition(), batches[:taken])
+    start = Offset(given_.draw(st.integers(0, source.applied + 1)))
+    source.prefix_truncated(Offset(given_.draw(st.integers(0, start))))
+    for batch in batches[taken : taken + more]:
+        source.appended(batch)  # not committed: no part of the checkpoint
+    state = source.checkpoint()
+    target = Machines((Producers(), Balances()), Translation(start))
+    target.resume(state, source.applied, start)
+    target.check_invariants()
+    assert target.applied == source.applied
+    assert target.translation.start == start
+    assert feed(target, batches[taken:]).snapshot() == feed(partition(), batches).snapshot()
+    whole = feed(partition(), batches)
+    whole.prefix_truncated(start)
+    assert str(target.translation) == str(whole.translation)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "offset", "start"),
+    [
+        (lambda state: state[:3], 11, 0),
+        (lambda state: state[:-1], 11, 0),
+        (lambda state: b"\0\0\0\1" + state[4:], 11, 0),
+        (lambda state: state, 10, 0),
+        (lambda state: state, 11, 13),
+        (lambda state: state, 11, 2),
+    ],
+    ids=["too short", "no end", "map cut", "other offset", "log begins past", "log begins before"],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(
+    spoil: Callable[[bytes], bytes], offset: int, start: int
+) -> None:
+    source = feed(partition(), history(12))
+    source.prefix_truncated(Offset(3))
+    target = partition()
+    before = target.snapshot(), str(target)
+    with pytest.raises(CorruptSnapshot):
+        target.resume(spoil(source.checkpoint()), Offset(offset), Offset(start))
+    assert (target.snapshot(), str(target)) == before

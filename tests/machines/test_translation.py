@@ -289,3 +289,63 @@ def test_hostile_bytes_raise_the_one_error_or_are_a_count_that_fits(
     except CorruptSnapshot:
         assert str(translation) == before
     translation.check_invariants()
+
+
+@given(st.data())
+def test_a_map_that_was_saved_and_loaded_goes_on_like_the_one_it_was_saved_from(
+    data: st.DataObject,
+) -> None:
+    batches = data.draw(logs(min_size=1))
+    translation = follow(data.draw(compactions(batches)))
+    start = data.draw(st.integers(0, translation.end + 1))
+    translation.truncate_prefix(Offset(start))
+    ends = [batch.last_offset for batch in batches if batch.last_offset >= start - 1]
+    upto = data.draw(st.sampled_from([Offset(start - 1), *ends]))
+    loaded = Translation.load(translation.save(upto))
+    loaded.check_invariants()
+    # The log loses its end past the checkpoint, or its beginning, and grows again.
+    translation.truncate(Offset(upto + 1))
+    assert str(loaded) == str(translation)
+    first = Offset(data.draw(st.integers(start, upto + 1)))
+    for each in (loaded, translation):
+        each.truncate_prefix(first)
+    for batch in data.draw(logs()):
+        for each in (loaded, translation):
+            each.append(batch.stamp(Offset(each.end + 1), Term(2)))
+            each.check_invariants()
+    assert str(loaded) == str(translation)
+    for offset in range(first, loaded.end + 2):
+        client = loaded.to_client(Offset(offset))
+        assert client == translation.to_client(Offset(offset))
+        assert loaded.to_log(client) == translation.to_log(client)
+
+
+def test_only_what_the_log_holds_can_be_saved() -> None:
+    translation = follow([internal(0), wide(1, 3)])
+    with pytest.raises(UnknownOffset):
+        translation.save(Offset(4))
+    with pytest.raises(UnknownOffset):
+        follow([wide(10, 12)], start=10).save(Offset(11))
+    # A snapshot ahead of the log counts up to its own end, but knows no places.
+    whole = follow([internal(0), wide(1, 3), internal(4), wide(5, 8)])
+    translation.restore(whole.snapshot(Offset(8)), Offset(8))
+    with pytest.raises(UnknownOffset):
+        translation.save(Offset(8))
+
+
+@given(st.data())
+def test_a_saved_map_that_was_changed_is_refused_or_is_another_sound_map(
+    data: st.DataObject,
+) -> None:
+    state = follow([internal(0), wide(1, 3), internal(4), wide(5, 8)]).save(Offset(8))
+    with pytest.raises(CorruptSnapshot):
+        Translation.load(state[: data.draw(st.integers(0, len(state) - 1))])
+    with pytest.raises(CorruptSnapshot):
+        Translation.load(state + b"\0")
+    changed = bytearray(state)
+    changed[data.draw(st.integers(0, len(state) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        loaded = Translation.load(bytes(changed))
+    except CorruptSnapshot:
+        return
+    loaded.check_invariants()

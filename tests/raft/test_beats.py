@@ -88,6 +88,33 @@ def test_an_election_that_fails_is_followed_by_another_after_another_wait() -> N
     assert len(set(waits)) > 3
 
 
+def test_elections_without_room_wait_for_their_turn_the_longest_overdue_first() -> None:
+    groups = [GroupId(number) for number in range(10)]
+    beats = follower(*groups)
+    beats.suspect(N1, 0)
+    began: list[GroupId] = []
+    now = 100  # all of them are overdue
+    while len(began) < len(groups):
+        due = beats.tick(now, room=2)
+        assert len(due.elections) == 2
+        began += due.elections
+        assert not beats.tick(now, room=0).elections
+        beats.check_invariants()
+        assert now < beats.next_due(now)
+        assert (beats.next_due(now) <= now + 50) == (len(began) < len(groups))
+        now = min(beats.next_due(now), now + 50)
+    assert sorted(began) == groups
+    assert not beats.tick(now, room=2).elections
+
+
+def test_a_leader_that_is_heard_takes_its_group_out_of_the_queue_for_elections() -> None:
+    beats = follower(G, GroupId(8))
+    beats.suspect(N1, 0)
+    assert not beats.tick(100, room=0).elections
+    beats.heard(G, V1, T, 101)
+    assert beats.tick(200, room=5).elections == [8]
+
+
 def test_an_append_restarts_the_timer_and_so_does_a_vote() -> None:
     beats = table()
     beats.add(G, V1, 0)

@@ -81,8 +81,8 @@ def test_no_invariant_objects_to_a_world_in_order(invariant: object) -> None:
     assert objections(INVARIANTS.index(invariant) + 1, good_case()) == []
 
 
-def test_there_are_thirty_one_invariants_in_order() -> None:
-    assert [invariant.number for invariant in INVARIANTS] == list(range(1, 32))
+def test_there_are_thirty_two_invariants_in_order() -> None:
+    assert [invariant.number for invariant in INVARIANTS] == list(range(1, 33))
     at_rest = [invariant.number for invariant in INVARIANTS if invariant.when is When.END]
     assert at_rest == [30, 31]
     assert all(invariant.check.__doc__ for invariant in INVARIANTS)
@@ -689,6 +689,26 @@ def test_23_objects_to_a_readable_state_that_is_not_the_fold() -> None:
     blocked = story.sight(N2, readable=Offset(1))
     case.exams[0] = story.exam(N2, state=wrong, sight=blocked)
     assert objections(23, case) == []  # it may be wrong as long as nobody may read it
+
+
+def test_32_objects_to_a_start_from_machines_that_are_not_the_fold() -> None:
+    story = Story()
+    tip = story.entry(3)
+    state_at = story.reference.state_at
+    for applied, state, words in (
+        (Offset(3), state_at(Offset(2)), "not the fold"),
+        (Offset(4), state_at(Offset(3)), "only 3 is committed"),
+    ):
+        case = story.case()
+        case.openings.append(
+            Opening(N2, Offset(3), tip, [], Offset(3), tip, applied=applied, state=state)
+        )
+        objects(32, case, words)
+    case = story.case()
+    case.openings.append(
+        Opening(N2, Offset(3), tip, [], Offset(3), tip, applied=tip.last, state=state_at(tip.last))
+    )
+    assert objections(32, case) == []
 
 
 # --- Clients ----------------------------------------------------------------------------------

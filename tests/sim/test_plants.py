@@ -24,6 +24,7 @@ BEGIN: Final = {
     "read-past-the-bound": 27,
     "apply-a-tainted-log": 8,
     "dedupe-not-in-snapshot": 6,
+    "checkpoint-with-holes": 8,
 }
 
 

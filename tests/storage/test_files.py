@@ -9,6 +9,8 @@ from tests.storage.faultdisk import FaultDisk
 
 from tidelog.records import Offset, Term
 from tidelog.storage import (
+    Checkpoint,
+    CheckpointFile,
     DamagedLog,
     LocalError,
     SnapshotFiles,
@@ -51,6 +53,41 @@ def test_a_vote_that_was_saved_survives_any_crash_and_a_crash_while_saving_leave
     looked.clear()
     look()
     assert looked == {later}
+
+
+CHECKPOINT = Checkpoint(Offset(40), Term(7), b"state")
+
+
+def test_a_checkpoint_is_the_old_or_the_new_one_after_any_crash() -> None:
+    disk = FaultDisk()
+    file = CheckpointFile(disk, "checkpoint")
+    assert file.load() is None
+    file.save(CHECKPOINT)
+    later = Checkpoint(Offset(50), Term(8), b"another state")
+    rng = random.Random(0)
+    looked: set[Checkpoint | None] = set()
+
+    def look() -> None:
+        looked.update(CheckpointFile(each, "checkpoint").load() for each in disk.outcomes(rng, 200))
+
+    disk.watch = look
+    file.save(later)
+    assert looked == {CHECKPOINT, later}
+    looked.clear()
+    look()
+    assert looked == {later}
+    assert disk.open_files == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"TLC1", b"TLC1\0\0\0\0", b"TLV1" + bytes(40)])
+def test_a_checkpoint_that_is_damaged_counts_as_none(content: bytes) -> None:
+    disk = FaultDisk()
+    with contextlib.closing(disk.open("checkpoint", create=True)) as file:
+        file.append([content])
+    checkpoints = CheckpointFile(disk, "checkpoint")
+    assert checkpoints.load() is None
+    checkpoints.save(CHECKPOINT)
+    assert checkpoints.load() == CHECKPOINT
 
 
 class Killed(Exception):

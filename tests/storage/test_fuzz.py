@@ -159,6 +159,8 @@ class Fuzz:
                     self.disk.overwrite(path, self.rng.randbytes(self.rng.randint(0, 200)))
 
     def begin_compaction(self) -> None:
+        if self.compacting:
+            return  # one round at a time
         self.now += self.rng.choice((0, 0, 1, 2000))
         upto = Offset(self.rng.randint(self.model.start - 1, self.model.dirty))
         job = self.log.prepare_compaction(upto, now=self.now)

@@ -5,11 +5,15 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from tests.storage.batches import batch, compact, flush, open_log, read_all
+from tests.storage.batches import NOON, batch, compact, configuration, flush, open_log, read_all
 from tests.storage.faultdisk import FaultDisk
 
 from tidelog.records import Offset, Term
-from tidelog.storage import DamagedLog, Log, LogConfig
+from tidelog.storage import BATCH_COST, DamagedLog, File, Log, LogConfig, SegmentPool
+from tidelog.storage import segment as segment_module
+from tidelog.storage.index import SparseIndex
+from tidelog.storage.segment import Segment
+from tidelog.storage.state import StateFile
 
 SMALL = LogConfig(segment_bytes=300, index_interval=100, recovery_bytes=1)
 LAZY = LogConfig(segment_bytes=300, index_interval=100)  # the recovery point stays at the start
@@ -163,7 +167,8 @@ def test_indexes_that_are_missing_or_wrong_are_built_again(config: LogConfig) ->
     disk.killed()
     rng = random.Random(4)
     names = [f"log/{name}" for name in disk.list("log") if name.endswith(".index")]
-    assert len(names) == 3
+    # Of closed segments, and of the one in which a recovery point was saved.
+    assert len(names) == (4 if config is SMALL else 3)
     for round_ in range(20):
         whole = {name: disk.content(name) for name in names}
         for name in names:
@@ -196,7 +201,93 @@ def test_opening_reads_only_what_is_past_the_recovery_point() -> None:
     disk.killed()
     before = disk.reads
     assert open_log(disk, config).dirty == 300
-    assert disk.reads - before <= 4  # the state and the tail of one segment
+    # The state, the mark, an index with the batch that shows whose it is, the tail of one segment.
+    assert disk.reads - before <= 5
+
+
+def test_a_restart_in_the_middle_of_a_segment_finds_its_way_without_walking_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FaultDisk()
+    config = LogConfig(index_interval=200, recovery_bytes=50 * BATCH_COST)
+    log = open_log(disk, config)
+    for number in range(90):
+        log.append([batch(number)])
+        flush(log)
+    walks: list[str] = []
+    walk = segment_module.build_index
+
+    def watched(file: File, size: int, segment: Segment, interval: int) -> SparseIndex:
+        walks.append(segment.path)
+        return walk(file, size, segment, interval)
+
+    monkeypatch.setattr(segment_module, "build_index", watched)
+    found = open_log(disk.killed(), config)
+    for offset in range(90):
+        assert found.read(Offset(offset), 1)[0].base_offset == offset
+    assert found.offset_at_time(NOON) == (0, NOON)
+    assert walks == []
+    # What is torn or gone is built again, and gives the same answers.
+    disk.overwrite("log/0-1-v1.index", disk.content("log/0-1-v1.index")[:-1])
+    rebuilt = open_log(disk, config)
+    for offset in range(90):
+        assert rebuilt.read(Offset(offset), 1)[0].base_offset == offset
+    assert walks == ["log/0-1-v1.log"]
+
+
+def test_an_index_that_was_stored_before_a_cut_is_not_used_after_it() -> None:
+    config = LogConfig(index_interval=100, recovery_bytes=5 * BATCH_COST)
+    for first_removed in range(1, 20):
+        disk = FaultDisk()
+        log = open_log(disk, config)
+        for number in range(20):
+            log.append([batch(number)])
+            flush(log)
+        log.truncate_suffix(Offset(first_removed))
+        for number in range(first_removed, 20, 2):
+            log.append([batch(number, number + 1, term=1, size=30)])
+            flush(log)
+        found = open_log(disk.killed(), config)
+        found.verify()
+        for offset in range(found.dirty + 1):
+            held = found.read(Offset(offset), 1)[0]
+            assert held.base_offset <= offset <= held.last_offset
+
+
+def test_many_small_batches_move_the_recovery_point_like_a_few_large_ones() -> None:
+    disk = FaultDisk()
+    log = open_log(disk, LogConfig(recovery_bytes=10 * BATCH_COST))
+    for number in range(35):
+        log.append([batch(number, size=1)])
+        flush(log)
+    disk.killed()
+    before = disk.reads
+    config = LogConfig(recovery_bytes=10 * BATCH_COST)
+    assert open_log(disk, config).dirty == 34
+    state = StateFile(disk, "log")
+    assert state.load()
+    assert 24 <= state.state.point.offset <= 34
+    assert disk.reads - before < 10
+
+
+def test_the_newest_configuration_is_found_without_a_look_into_segments_or_indexes() -> None:
+    disk = FaultDisk()
+    pool = SegmentPool()
+    log = open_log(disk, SMALL)
+    log.append([configuration(0)])
+    for number in range(1, 100):
+        log.append([batch(number)])
+    flush(log)
+    for name in disk.list("log"):
+        if name.endswith(".index"):
+            disk.remove(f"log/{name}")
+    found = open_log(disk.killed(), SMALL, pool=pool)
+    before = disk.reads
+    newest = found.last_configuration(Offset(99))
+    assert newest is not None
+    assert newest.base_offset == 0
+    assert disk.reads - before <= len(segments(disk))
+    assert pool.opened == 0
 
 
 def test_a_killed_process_loses_nothing() -> None:

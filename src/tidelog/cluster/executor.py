@@ -27,14 +27,21 @@ THREADS: Final = {
     "compact": "compact",
     "open": "open",
 }
+# Most jobs of one round, where a round is not one flush. Of a thousand votes the first may be sent
+# before the last is on disk: an election that waits for all of them is over before it is counted.
+ROUNDS: Final = {"vote": 16}
 YIELD: Final = "apply"  # a lane without work: give the loop a turn
 
 
 class Lane:
     """One thread that runs jobs in order."""
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, name: str, loop: asyncio.AbstractEventLoop, most: int | None = None
+    ) -> None:
+        """`most` is how many jobs a round may have; None: all that wait."""
         self._loop = loop
+        self._most = most
         self._queue: deque[tuple[Job, Done]] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -65,8 +72,8 @@ class Lane:
                     self._wake.wait()
                 if not self._queue:
                     return
-                jobs = list(self._queue)
-                self._queue.clear()
+                taken = len(self._queue) if self._most is None else self._most
+                jobs = [self._queue.popleft() for _ in range(min(taken, len(self._queue)))]
             finished = [(done, _run(job)) for job, done in jobs]
             self.rounds += 1
             self.jobs += len(jobs)
@@ -102,7 +109,9 @@ class Executor:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        threads = {name: Lane(name, loop) for name in dict.fromkeys(THREADS.values())}
+        threads = {
+            name: Lane(name, loop, ROUNDS.get(name)) for name in dict.fromkeys(THREADS.values())
+        }
         self.lanes = {lane: threads[thread] for lane, thread in THREADS.items()}
 
     def submit(self, lane: str, job: Job, done: Done) -> None:

@@ -1,8 +1,9 @@
 """All replicas of a node on one event loop: messages in and out, timers, heartbeats, outcomes.
 
-Handlers only step replicas. What every step leaves behind (a changed role, a follower that is no
-longer quiet) is published to the heartbeat table once an iteration of the loop, for all groups that
-were touched in it. One timer drives the heartbeats and elections of all groups; one drives flushes
+Handlers only step replicas. What steps leave behind is published to the heartbeat table: a changed
+role, term or configuration once an iteration of the loop, for all groups that were touched in it; a
+follower that is quiet or no longer so before the next heartbeat, which is all it matters to. One
+timer drives the heartbeats and elections of all groups; one drives flushes
 that nobody asked for.
 """
 
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 SWEEP_S: Final = 0.5
 # When to stand again after the leader's node was found to be gone.
 SUSPECT_AGAIN_S: Final = (0.08, 0.1, 0.2, 0.4)
+# Votes that wait for the disk, beyond which no election begins here. A vote takes one to five
+# milliseconds there, so these are over well before the shortest election timeout.
+MAX_VOTES_WAITING: Final = 64
 # A leader that lost its majority may be cut off for long. Its writers wait no longer than this for
 # somebody who knows what became of their writes: they had better ask the next leader.
 ORPHANED_S: Final = 1.0
@@ -55,6 +59,8 @@ class Hosted:
         self.on_role: Callable[[ev.RoleChanged], None] = lambda _: None
         # Something moved (offsets, roles): watchers look again. Called once an iteration.
         self.on_touched: Callable[[], None] = lambda: None
+        # Role, term and configuration as the heartbeat table knows them.
+        self.published: tuple[object, ...] = ()
         self._groups = groups
         self._flush_timer: asyncio.TimerHandle | None = None
 
@@ -123,11 +129,13 @@ class Groups:
         self.pool = SegmentPool()  # of the closed segments of all logs
         self._hosted: dict[GroupId, Hosted] = {}
         self._touched: dict[GroupId, Hosted] = {}
+        self._moved: dict[GroupId, Hosted] = {}  # touched since the last heartbeat
         self._publishing = False
         self._tokens = itertools.count(1)
         # By token: until when, who wants to know, and whose writer that is.
         self._waiting: dict[int, tuple[float, Callable[[Outcome], None], Hosted | None]] = {}
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._beat_due = 0  # when that timer ends
         self._sweep_timer = loop.call_later(SWEEP_S, self._sweep)
 
     def now(self) -> int:
@@ -182,6 +190,7 @@ class Groups:
     def close(self, group: GroupId) -> None:
         hosted = self._hosted.pop(group)
         self._touched.pop(group, None)
+        self._moved.pop(group, None)
         self.beats.remove(group)
         hosted.close()
 
@@ -259,7 +268,9 @@ class Groups:
         core = hosted.replica.core
         if self.get(hosted.group) is not hosted or hosted.leader_alive():
             return
-        if core.role is not Role.CANDIDATE:  # else its own vote may be on its way to the disk
+        # A candidate's own vote may be on its way to the disk. Without room, the timer that a
+        # suspicion has set waits for its turn.
+        if core.role is not Role.CANDIDATE and self._room():
             hosted.step(ev.ElectionTimeout())
         if again:
             self.loop.call_later(again[0], self.stand, hosted, again[1:])
@@ -313,22 +324,43 @@ class Groups:
     def _publish(self) -> None:
         self._publishing = False
         touched, self._touched = self._touched, {}
-        now = self.now()
         for group, hosted in touched.items():
             core = hosted.replica.core
-            self.beats.publish(group, core.role, core.term, core.configuration, core.quiet, now)
+            if hosted.published != (core.role, core.term, core.configuration):
+                self._publish_one(hosted)
+            else:
+                self._moved[group] = hosted
             hosted.on_touched()
         self._schedule_beat()
 
+    def _publish_one(self, hosted: Hosted) -> None:
+        core = hosted.replica.core
+        hosted.published = (core.role, core.term, core.configuration)
+        self.beats.publish(
+            hosted.group, core.role, core.term, core.configuration, core.quiet, self.now()
+        )
+
     def _schedule_beat(self) -> None:
+        """Call `_beat` in time. It may be called early, which costs less than setting timers."""
+        now = self.now()
+        due = self.beats.next_due(now)
         if self._beat_timer is not None:
+            if self._beat_due <= due:
+                return
             self._beat_timer.cancel()
-        delay = max(0, self.beats.next_due(self.now()) - self.now())
-        self._beat_timer = self.loop.call_later(delay / 1000, self._beat)
+        self._beat_due = due
+        self._beat_timer = self.loop.call_later(max(0, due - now) / 1000, self._beat)
+
+    def _room(self) -> int:
+        """How many elections may begin: not more than the disk can follow."""
+        return max(0, MAX_VOTES_WAITING - len(self.executor.lanes["vote"]))
 
     def _beat(self) -> None:
         self._beat_timer = None
-        due = self.beats.tick(self.now())
+        moved, self._moved = self._moved, {}
+        for hosted in moved.values():
+            self._publish_one(hosted)
+        due = self.beats.tick(self.now(), self._room())
         for group in due.elections:
             self._hosted[group].step(ev.ElectionTimeout())
         for group in due.quorum_lost:

@@ -44,6 +44,9 @@ TEND_S: Final = 0.25  # how often partitions that are being moved are looked aft
 CHANGE_TIMEOUT_S: Final = 600.0
 FINISH_TIMEOUT_S: Final = 5.0
 HOUSEKEEPING_BATCH: Final = 50  # partitions looked after before others get the loop
+# Partitions that have become quiet and are saved in one round. Each takes some six syncs, which
+# those that are busy should hardly notice.
+MAX_RESTS: Final = 50
 
 
 class Hosting:
@@ -354,9 +357,12 @@ class Hosting:
         while True:
             await asyncio.sleep(self._node.config.housekeeping_s)
             now = wall_ms()
+            rests = 0
             for number, partition in enumerate(self):
                 if not partition.closed:
                     partition.housekeep(now)
+                    if rests < MAX_RESTS:
+                        rests += partition.replica.rest()
                 if number % HOUSEKEEPING_BATCH == HOUSEKEEPING_BATCH - 1:
                     await asyncio.sleep(0)
 

@@ -19,6 +19,8 @@ from typing import Protocol
 
 from crc32c import crc32c
 
+from tidelog.cluster.checkpoints import Checkpoints
+from tidelog.cluster.chunks import Chunks
 from tidelog.cluster.written import (
     decode_snapshot,
     encode_snapshot,
@@ -43,22 +45,22 @@ from tidelog.records import (
 )
 from tidelog.storage import (
     BatchCache,
+    CheckpointFile,
     CompactionJob,
     Disk,
     FlushJob,
-    LocalError,
     Log,
     LogConfig,
     SnapshotFiles,
-    SnapshotWriter,
     StorageError,
     VoteFile,
 )
 
 Outcome = ev.Accepted | ev.Done | ev.Refused
 
-# How much of the log the machines take before other groups get a turn.
-APPLY_BYTES = 1024 * 1024
+# How much of the log the machines take before other groups get a turn: 256 KiB of the smallest
+# batches take some 20 ms.
+APPLY_BYTES = 256 * 1024
 
 
 class Host(Protocol):
@@ -93,6 +95,7 @@ class Replica:
         log: Log,
         vote_file: VoteFile,
         snapshots: SnapshotFiles,
+        checkpoints: Checkpoints,
         machines: Machines,
         core: Core,
         clock: Callable[[], int],
@@ -102,6 +105,7 @@ class Replica:
         self.log = log
         self.vote_file = vote_file
         self.snapshots = snapshots
+        self.checkpoints = checkpoints
         self.machines = machines
         self.core = core
         self.failed: str | None = None  # why only a restart helps
@@ -118,7 +122,7 @@ class Replica:
         self._apply_goal = NO_OFFSET
         self._apply_busy = False  # a snapshot batch is being saved, or others have their turn
         self._restoring: msg.SnapshotMeta | None = None
-        self._incoming: tuple[msg.SnapshotMeta, SnapshotWriter] | None = None
+        self._chunks = Chunks(snapshots)
         self._compacting = False
 
     @classmethod
@@ -142,6 +146,9 @@ class Replica:
         log = Log.open(disk, f"{directory}/log", log_config, cache=cache, clock=clock)
         vote_file = VoteFile(disk, f"{directory}/vote")
         snapshots = SnapshotFiles(disk, f"{directory}/snapshots")
+        checkpoints = Checkpoints(CheckpointFile(disk, f"{directory}/checkpoint"))
+        partition = Machines(machines(), Translation(log.start))
+        checkpoints.resume(partition, log)
         latest = snapshots.latest()
         reached = snapshots.latest(log.dirty)
         if reached is not None:
@@ -153,21 +160,18 @@ class Replica:
             hard=hard_state(vote_file.load()),
             initial=initial,
             snapshot=snapshot_meta(latest) if latest is not None else None,
+            applied=partition.applied,
             options=options,
             leader_alive=host.leader_alive,
         )
-        partition = Machines(machines(), Translation(log.start))
-        replica = cls(host, log, vote_file, snapshots, partition, core, clock)
-        replica._translate_log()
-        return replica
+        return cls(host, log, vote_file, snapshots, checkpoints, partition, core, clock)
 
     def start(self) -> None:
         """Do what the core wants done before anything else."""
         self._run(self.core.start())
 
     def close(self) -> None:
-        if self._incoming is not None:
-            self._incoming[1].abort()
+        self._chunks.abort()
         self.log.close()
 
     # --- The way in -----------------------------------------------------------------------------
@@ -378,15 +382,6 @@ class Replica:
 
     # --- Machines -------------------------------------------------------------------------------
 
-    def _translate_log(self) -> None:
-        """Tell the machines what the log holds already."""
-        position = self.log.start
-        while position <= self.log.dirty:
-            batches = self.log.read(position, APPLY_BYTES)
-            for batch in batches:
-                self.machines.appended(batch)
-            position = Offset(batches[-1].last_offset + 1)
-
     def _apply(self) -> None:
         """Feed the machines a stretch of the log, up to the goal or the next snapshot batch."""
         applied = self.machines.applied
@@ -398,6 +393,7 @@ class Replica:
         batches: list[Batch] = []
         for batch in self.log.read(Offset(applied + 1), APPLY_BYTES, upto=self._apply_goal):
             batches.append(batch)
+            self.checkpoints.note(batch)
             if batch.type is BatchType.SNAPSHOT and batch.count:
                 shipped = batch
                 break
@@ -407,8 +403,29 @@ class Replica:
         self.step(ev.Applied(self.machines.applied))
         if shipped is not None:
             self._save_shipped(shipped)
-        elif self.machines.applied < self._apply_goal:
+            return
+        if self.checkpoints.is_due(self.log):
+            self._save_checkpoint()
+        if self.machines.applied < self._apply_goal:
             self._pause_apply("apply", _nothing, _ignore)
+
+    def _save_checkpoint(self) -> None:
+        job = self.checkpoints.take(self.machines, self.core, self.log)
+        if job is not None:
+            self.host.submit("snapshot", job, self.checkpoints.taken)
+
+    def rest(self) -> bool:
+        """Save what a start would read again, if nothing moves; say whether there is work to do.
+
+        Called every so often. It leaves busy replicas alone, which do this by themselves.
+        """
+        if self.failed is not None or not self.checkpoints.is_due_at_rest(self.machines, self.log):
+            return False
+        self._save_checkpoint()
+        job = self.log.prepare_point()
+        if job is not None:
+            self.host.submit("snapshot", job, _ignore)
+        return True
 
     def _pause_apply(
         self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
@@ -517,35 +534,15 @@ class Replica:
         self._pause_apply("snapshot", lambda: self._write_snapshot(snapshot, state), done)
 
     def _store_chunk(self, snapshot: msg.SnapshotMeta, chunk: msg.SnapshotChunk) -> None:
-        try:
-            writer = self._writer(snapshot, chunk.position)
-            if crc32c(chunk.data) != chunk.crc or writer.position != chunk.position:
-                raise StorageError("a chunk of a snapshot was damaged or out of place")
-            writer.write(chunk.data)
-        except (OSError, LocalError):
-            self._refuse_chunk(snapshot)
+        position = self._chunks.store(snapshot, chunk)
+        if position is None:
+            self._events.append(ev.ChunkRefused(snapshot.offset))
             return
-        self._events.append(ev.ChunkStored(snapshot.offset, writer.position))
-        if writer.position == snapshot.size:
-            self._incoming = None
+        self._events.append(ev.ChunkStored(snapshot.offset, position))
+        if position == snapshot.size:
             self.host.submit(
-                "snapshot", writer.commit, lambda error: self._received(snapshot, error)
+                "snapshot", self._chunks.finish(), lambda error: self._received(snapshot, error)
             )
-
-    def _writer(self, snapshot: msg.SnapshotMeta, position: int) -> SnapshotWriter:
-        incoming = self._incoming
-        if position == 0 or incoming is None or incoming[0] != snapshot:
-            if incoming is not None:
-                self._incoming = None
-                incoming[1].abort()
-            incoming = self._incoming = (snapshot, self.snapshots.create(snapshot_info(snapshot)))
-        return incoming[1]
-
-    def _refuse_chunk(self, snapshot: msg.SnapshotMeta) -> None:
-        if self._incoming is not None:
-            self._incoming[1].abort()
-            self._incoming = None
-        self._events.append(ev.ChunkRefused(snapshot.offset))
 
     def _received(self, snapshot: msg.SnapshotMeta, error: OSError | None) -> None:
         if error is not None:
@@ -555,28 +552,9 @@ class Replica:
             self.step(ev.SnapshotSaved(snapshot))
 
     def _send_chunk(self, request: msg.SnapshotRequest) -> None:
-        core = self.core
-        if core.hard != core.persisted:
-            return  # nothing with this term may leave yet; whoever asks will ask again
-        data = b""
-        info = self.snapshots.find(request.offset)
-        if info is not None and 0 <= request.position < info.size:
-            try:
-                data = self.snapshots.read(info, request.position, core.options.snapshot_chunk)
-            except OSError:
-                data = b""  # gone or unreadable: the other side looks elsewhere
-        self.host.send(
-            msg.SnapshotChunk(
-                core.group,
-                core.vnode,
-                request.source,
-                core.term,
-                request.offset,
-                request.position,
-                data,
-                crc32c(data),
-            )
-        )
+        if self.core.hard == self.core.persisted:
+            self.host.send(self._chunks.read(self.core, request))
+        # Else nothing with this term may leave yet; whoever asks will ask again.
 
     # --- Looking at it --------------------------------------------------------------------------
 

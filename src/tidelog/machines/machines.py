@@ -11,6 +11,8 @@ Rules:
 - A snapshot that is refused changes nothing, however late the fault is found.
 - The translation follows the log and not the commit, so it is told of appends and truncations as
   they happen; in the snapshot it appears as of `applied`.
+- A checkpoint is a snapshot together with the whole map of the translation: all that this replica
+  needs to go on from `applied` after a restart. It never leaves the replica.
 """
 
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ _TRANSLATION: Final = "translation"
 _MAGIC: Final = b"TLMS"
 _VERSION: Final = 1
 _ENVELOPE: Final = Struct(">4sHI")
+_MAP_SIZE: Final = Struct(">I")  # begins a checkpoint: bytes of the map, which comes first
 
 
 class Machines:
@@ -116,6 +119,36 @@ class Machines:
                 machine.restore(former)
             raise
         self.applied = offset
+
+    # --- Checkpoints ----------------------------------------------------------------------------
+
+    def checkpoint(self) -> bytes:
+        """The state of all machines at `applied`, for `resume`; the log's own places included."""
+        places = self.translation.save(self.applied)
+        return _MAP_SIZE.pack(len(places)) + places + self.snapshot()
+
+    def resume(self, state: bytes, offset: Offset, start: Offset) -> None:
+        """Become the machines of a checkpoint at `offset` of a log that begins at `start` by now.
+
+        What the log holds past `offset` is still to be told with `appended`. Raises
+        `CorruptSnapshot`, and is unchanged, for bytes that are no such checkpoint.
+        """
+        if len(state) < _MAP_SIZE.size:
+            raise CorruptSnapshot(f"{len(state)} bytes are too few for a checkpoint")
+        end = _MAP_SIZE.size + _MAP_SIZE.unpack_from(state)[0]
+        translation = Translation.load(state[_MAP_SIZE.size : end])
+        if translation.end != offset or not translation.start <= start <= offset + 1:
+            raise CorruptSnapshot(
+                f"the checkpoint has the places of {translation}, and should have those of a log"
+                f" that begins at {start}, up to {offset}"
+            )
+        translation.truncate_prefix(start)
+        before, self.translation = self.translation, translation
+        try:
+            self.restore(state[end:], offset)
+        except CorruptSnapshot:
+            self.translation = before
+            raise
 
     def _open(self, state: bytes, offset: Offset) -> dict[str, bytes]:
         """Check the envelope and whose states are in it."""

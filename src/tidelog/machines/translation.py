@@ -15,16 +15,20 @@ Rules:
 - In a snapshot it is one number, how many internal offsets there are up to the snapshot. That is
   the same number on every replica, wherever its log begins; the ranges above the start of the log
   come from the log's own headers. `restore` may come before or after these headers are appended.
+- A checkpoint is for this replica alone and holds the ranges too, up to a committed offset: below
+  that the log loses its beginning at most, so nobody has to read its headers again.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
+from struct import Struct, pack, unpack_from
 from typing import Final
 
 from tidelog.machines.encoding import MAX_OFFSET, CorruptSnapshot, Reader, Writer
 from tidelog.records import NO_OFFSET, Batch, BatchType, Offset
 
 _VERSION: Final = 1
+_CHECKPOINT: Final = Struct(">BqqqI")  # version, start, end, internal offsets before start, ranges
 _FIRST: Final = Offset(0)
 _DATA: Final = frozenset({BatchType.DATA, BatchType.PLACEHOLDER, BatchType.GHOST})
 
@@ -170,6 +174,45 @@ class Translation:
                 f" use one that reaches {self.start - 1}"
             )
 
+    # --- Checkpoints ----------------------------------------------------------------------------
+
+    def save(self, upto: Offset) -> bytes:
+        """The whole map up to an offset of the log, for `load`."""
+        if not self._covers(upto + 1):  # a snapshot may know of an offset that the map does not
+            raise UnknownOffset(f"the map covers [{self.start}, {self.end}], not {upto}")
+        count = bisect_right(self._firsts, upto)
+        firsts, deltas = self._firsts[:count], self._deltas[:count]
+        if count:
+            deltas[-1] = self._internal_below(upto + 1)
+        head = _CHECKPOINT.pack(_VERSION, self.start, upto, self._before, count)
+        return head + pack(f">{2 * count}q", *firsts, *deltas)
+
+    @classmethod
+    def load(cls, state: bytes) -> "Translation":
+        """The map that `save` wrote; raises `CorruptSnapshot` for bytes that are none."""
+        if len(state) < _CHECKPOINT.size:
+            raise _damaged(f"it has {len(state)} bytes")
+        version, start, end, before, count = _CHECKPOINT.unpack_from(state)
+        if version != _VERSION:
+            raise _damaged(f"it has version {version} and this node reads version {_VERSION}")
+        if len(state) != _CHECKPOINT.size + 16 * count or not 0 <= before <= start <= end + 1:
+            raise _damaged(f"{count} ranges do not fit in it")
+        columns = unpack_from(f">{2 * count}q", state, _CHECKPOINT.size)
+        loaded = cls(Offset(start))
+        loaded._anchored = True
+        loaded._before = internal = before
+        next_first = start  # the lowest place where the next range may begin
+        for first, delta in zip(columns[:count], columns[count:], strict=True):
+            last = first + delta - internal - 1
+            if not next_first <= first <= last <= end:
+                raise _damaged(f"the range that begins at {first} is out of place")
+            loaded._firsts.append(first)
+            loaded._deltas.append(delta)
+            loaded._clients.append(first - internal)
+            internal, next_first = delta, last + 2
+        loaded.end = Offset(end)
+        return loaded
+
     # --- Inside ---------------------------------------------------------------------------------
 
     def _add(self, base: Offset, last: Offset) -> None:
@@ -243,3 +286,7 @@ class Translation:
         text = f"[{self.start}, {self.end}] before={self._before if self._anchored else '?'}"
         spans = (f"{first}-{self._last(index)}" for index, first in enumerate(self._firsts))
         return f"{text} internal=({' '.join(spans)})"
+
+
+def _damaged(reason: str) -> CorruptSnapshot:
+    return CorruptSnapshot(f"the map of offsets in the checkpoint is damaged: {reason}")

@@ -16,7 +16,7 @@ from tidelog.raft.configuration import Configuration
 from tidelog.raft.events import Accepted, Done, Event, Output, Refused
 from tidelog.raft.messages import Message, SnapshotMeta
 from tidelog.raft.types import HardState, Role, Vnode
-from tidelog.records import Batch, Offset, Term
+from tidelog.records import NO_OFFSET, Batch, Offset, Term
 from tidelog.sim.truth import Asked, Entry, GroupTruth, Leadership, Lineage, Linked
 from tidelog.storage import Vote
 
@@ -108,6 +108,8 @@ class Opening:
     dirty: Offset  # where its log ends now
     tip: Entry | None  # what the history has at that end; None: unknown, or an empty log
     hard: HardState = field(default_factory=HardState)  # the term and vote that it goes by now
+    applied: Offset = NO_OFFSET  # where a checkpoint put its machines; NO_OFFSET if none did
+    state: bytes | None = None  # of the machines there
 
 
 @dataclass(frozen=True, slots=True)

@@ -433,9 +433,14 @@ class Nemesis:
 
 
 def _roll(replica: Replica) -> None:
-    """Close a segment behind the back of the replica, which finds out by itself if that fails."""
+    """Close a segment behind the back of the replica, which finds out by itself if that fails.
+
+    Then let it find twice that nothing moved, as a node does with quiet ones.
+    """
     with suppress(OSError):
         replica.log.roll()
+        for _ in range(2):
+            replica.rest()
 
 
 def _ignore(result: object) -> None:

@@ -19,7 +19,7 @@ from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.types import GroupId, Role, Vnode
-from tidelog.records import Batch, Offset
+from tidelog.records import NO_OFFSET, Batch, Offset
 from tidelog.sim import look
 from tidelog.sim.durable import DurableDisks
 from tidelog.sim.facts import (
@@ -174,12 +174,16 @@ class Court:
         lost = self.truth.recover(vnode, log.dirty, log.last_term)
         tip = self.truth.entries.get((log.dirty, log.last_term))
         hard = node.replicas[self.group].core.hard
-        self.case.openings.append(Opening(vnode, flushed, kept, lost, log.dirty, tip, hard))
+        machines = node.replicas[self.group].machines
+        state = machines.snapshot() if machines.applied > NO_OFFSET else None
+        self.case.openings.append(
+            Opening(vnode, flushed, kept, lost, log.dirty, tip, hard, machines.applied, state)
+        )
         vote = self.disks.vote(vnode)
         if vote is not None:
             replica.persisted_term = max(replica.persisted_term, vote.term)
         replica.handing_over = None
-        replica.applied = node.replicas[self.group].machines.applied
+        replica.applied = machines.applied
         self.touch(node)
         self._to_examine[vnode] = True
 

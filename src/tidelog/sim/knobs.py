@@ -72,7 +72,9 @@ class Knobs:
     # --- sizes, in bytes
     segment_bytes: int = 4_096
     index_interval: int = 256
-    recovery_bytes: int = 4_096  # flushed between two moves of a log's recovery point
+    # Flushed between two moves of a log's recovery point, applied between two checkpoints; a batch
+    # counts for 2 KiB more.
+    recovery_bytes: int = 40_000
     key_map_bytes: int = 65_536  # memory of one round of compaction
     tombstones: int = 60_000  # milliseconds for which compaction keeps a tombstone
     cache_bytes: int = 65_536
@@ -178,7 +180,7 @@ def draw(rng: random.Random) -> Knobs:
         ),
         segment_bytes=rng.choice((256, 512, 1_024, 4_096, 16_384, 65_536)),
         index_interval=rng.choice((64, 256, 4_096)),
-        recovery_bytes=rng.choice((100, 2_000, 65_536)),
+        recovery_bytes=rng.choice((100, 20_000, 1_000_000)),
         key_map_bytes=rng.choice((400, 4_000, 65_536)),
         tombstones=rng.choice((1, 500, 60_000)),
         cache_bytes=rng.choice((512, 4_096, 1_048_576)),

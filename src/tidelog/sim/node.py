@@ -39,6 +39,8 @@ from tidelog.storage import BatchCache, DamagedLog
 if TYPE_CHECKING:
     from tidelog.sim.world import World
 
+# Elections that begin at once: so few that some wait for others, as where there are thousands.
+ELECTIONS_AT_ONCE: Final = 1
 # What reaches a stopped process and waits in its sockets; the rest is lost.
 MAX_PAUSED: Final = 500
 # How long a supervisor takes to start a process again that died by itself.
@@ -357,7 +359,7 @@ class SimNode:
     def _beat(self) -> None:
         """Do what is due. Each step is an event of its own, so that the judge sees each."""
         assert self.beats is not None
-        due = self.beats.tick(self._beat_time())
+        due = self.beats.tick(self._beat_time(), ELECTIONS_AT_ONCE)
         for group in due.elections:
             self._due(group, "election timeout", ElectionTimeout())
         for group in due.quorum_lost:

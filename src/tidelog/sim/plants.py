@@ -16,6 +16,7 @@ from functools import wraps
 from typing import Any, Final
 
 from tidelog.cluster import replica as replica_module
+from tidelog.cluster.checkpoints import Checkpoints
 from tidelog.cluster.replica import Replica
 from tidelog.machines import Producers
 from tidelog.machines import translation as translation_module
@@ -448,6 +449,30 @@ PLANTS: Final[dict[str, Plant]] = {
                 client_loss=0.2,
                 writers=5,
             ),
+        ),
+        Plant(
+            "checkpoint-with-holes",
+            "a checkpoint is taken of machines that met holes",
+            (23, 32),
+            (around(Checkpoints, "take", mistakes.checkpoint_with_holes),),
+            under(
+                {"wipe": 12, "crash": 14, "snapshot": 14, "compact": 12, "reconfigure": 6},
+                fault_interval=30 * MS,
+                chore_interval=20 * MS,
+                spares=2,
+                shipping=ShippingMode.LOG,
+                recovery_bytes=100,
+                segment_bytes=256,
+                recovery_chunk=100,
+                max_inflight_bytes=200,
+            ),
+        ),
+        Plant(
+            "start-past-the-checkpoint",
+            "a restart does not fold in what its log holds past the checkpoint",
+            (23, 32),
+            (around(Checkpoints, "resume", mistakes.resume_at_the_end),),
+            under(CRASHES, recovery_bytes=20_000),
         ),
         Plant(
             "translation-counts-snapshots",

@@ -1,9 +1,10 @@
 """One log on a disk: segments, append, flush, read, truncation, compaction, snapshots, the vote."""
 
 from tidelog.storage.cache import BatchCache
+from tidelog.storage.checkpoint import Checkpoint, CheckpointFile
 from tidelog.storage.cleaning import AbortedTransaction
 from tidelog.storage.compaction import CompactionJob, CompactionResult
-from tidelog.storage.config import LogConfig
+from tidelog.storage.config import BATCH_COST, LogConfig
 from tidelog.storage.describe import LogDescription, SegmentDescription
 from tidelog.storage.disk import Disk, File, RealDisk
 from tidelog.storage.errors import DamagedLog, LocalError, StorageError
@@ -14,9 +15,12 @@ from tidelog.storage.snapshots import SnapshotFiles, SnapshotInfo, SnapshotWrite
 from tidelog.storage.vote import NO_NODE, Vote, VoteFile
 
 __all__ = [
+    "BATCH_COST",
     "NO_NODE",
     "AbortedTransaction",
     "BatchCache",
+    "Checkpoint",
+    "CheckpointFile",
     "CompactionJob",
     "CompactionResult",
     "DamagedLog",

@@ -8,6 +8,11 @@ KIB = 1024
 MIB = 1024 * KIB
 HOUR_MS = 3_600_000
 
+# What looking at one batch costs after a restart, in bytes of reading: parsing a batch and folding
+# it into machines takes Python as long as reading some KiB. Budgets of recovery count it, so that
+# they hold for batches of one small record too.
+BATCH_COST = 2 * KIB
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -30,8 +35,10 @@ class LogConfig:
     # Memory that one round of compaction may use for the keys it has seen; more keys only mean
     # more rounds. Three quarters are for keys of about 200 bytes each, so this holds 250,000.
     key_map_bytes: int = 64 * MIB
-    # The recovery point moves after so many flushed bytes, so this bounds what a restart reads
-    # again: 64 MiB take a fraction of a second, and three more syncs per 64 MiB cost nothing.
+    # The recovery point moves after so many flushed bytes, and a checkpoint of what machines made
+    # of the log is taken after so many that they folded in; a batch counts for BATCH_COST more. So
+    # this bounds what a restart reads again: 64 MiB take a fraction of a second, and a few more
+    # syncs per 64 MiB cost nothing.
     recovery_bytes: int = 64 * MIB
     # Closed segments held open for reading when no pool is shared with other logs.
     open_segments: int = 16

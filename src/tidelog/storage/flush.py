@@ -25,6 +25,7 @@ class FlushJob:
     point: RecoveryPoint  # the same end, as a place in the log
     cleaned: Offset
     checkpoint: bool  # whether to save the point as well
+    index: bytes | None  # with it, of the segment in which the point lies, as far as the point
     directory: str | None  # to be synced, if one of the segments is new
     segments: list[Segment]  # that hold unflushed batches, oldest first
     # Files of these segments: an open one, or None to open it here. Only the last few are open.

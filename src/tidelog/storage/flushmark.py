@@ -10,18 +10,24 @@ that a crash tore. The mark closes that gap for one small write per flush:
 - Before a suffix truncation takes away what it covers it is emptied, durably.
 
 `log.flushed` is a row of entries, the last sound one counts: 8 bytes offset, 4 bytes CRC32C of it.
+
+A process has thousands of logs, and few of them are written to at a time. The files of those few
+are held open (`OpenMarks`), because opening one takes longer than writing to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
+import threading
 from typing import Final
 
 from crc32c import crc32c
 
 from tidelog.records import NO_OFFSET, Offset
-from tidelog.storage.disk import Disk
+from tidelog.storage.disk import Disk, File
+from tidelog.storage.handles import HandlePool
 
 MARK_NAME: Final = "log.flushed"
 _OFFSET: Final = struct.Struct(">q")
@@ -29,16 +35,48 @@ _CRC: Final = struct.Struct(">I")
 _ENTRY: Final = _OFFSET.size + _CRC.size
 # The file begins anew past this size: one page, so that it is cheap to write and to read.
 _MAX_SIZE: Final = 4096
+# Mark files held open: an eighth of the 1,024 descriptors a process has by default.
+MAX_OPEN: Final = 128
+
+
+class OpenMarks:
+    """The files that were written last, by mark. Whoever uses one takes it out meanwhile.
+
+    Logs are flushed in one thread, cut and closed in another.
+    """
+
+    def __init__(self, limit: int = MAX_OPEN) -> None:
+        self._pool: HandlePool[File] = HandlePool(limit)
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._pool)
+
+    def take(self, key: str) -> File | None:
+        with self._lock:
+            return self._pool.take(key)
+
+    def give(self, key: str, file: File) -> None:
+        """Keep a file until it is taken, or others were used more lately."""
+        with self._lock:
+            self._pool.put(key, file)
+
+
+OPEN_MARKS: Final = OpenMarks()  # of this process, as its descriptors are
+_numbers = itertools.count()  # so that no two marks of a process have the same key
 
 
 class FlushMark:
-    """The mark of one log. The file is not held open: a node has thousands of logs."""
+    """The mark of one log."""
 
     offset: Offset  # highest mark that may be in the file; NO_OFFSET if there is none
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, files: OpenMarks = OPEN_MARKS) -> None:
         self._disk = disk
         self._path = f"{directory}/{MARK_NAME}"
+        self._files = files
+        self._key = str(next(_numbers))
+        self._closed = False
         self.offset = NO_OFFSET
         # Where the next entry goes. 0 after a start or a failure: then the file begins anew.
         self._size = 0
@@ -68,11 +106,16 @@ class FlushMark:
         entry = _OFFSET.pack(offset)
         size, self._size = self._size, 0
         self.offset = offset  # also if this fails: the entry may be there all the same
-        with contextlib.closing(self._disk.open(self._path, create=True)) as file:
+        file = self._take()
+        try:
             if not 0 < size <= _MAX_SIZE - _ENTRY:
                 file.truncate(0)
                 size = 0
-            file.append([entry, _CRC.pack(crc32c(entry))])
+            file.append((entry, _CRC.pack(crc32c(entry))))
+        except BaseException:
+            file.close()
+            raise
+        self._give(file)
         self._size = size + _ENTRY
 
     def lower(self, offset: Offset) -> None:
@@ -80,7 +123,29 @@ class FlushMark:
         if self.offset <= offset:
             return
         self._size = 0
-        with contextlib.closing(self._disk.open(self._path, create=True)) as file:
+        file = self._take()
+        try:
             file.truncate(0)
             file.sync()
+        except BaseException:
+            file.close()
+            raise
+        self._give(file)
         self.offset = NO_OFFSET
+
+    def close(self) -> None:
+        """Let go of the file; a flush that ends later may still write to it."""
+        self._closed = True
+        file = self._files.take(self._key)
+        if file is not None:
+            file.close()
+
+    def _take(self) -> File:
+        return self._files.take(self._key) or self._disk.open(self._path, create=True)
+
+    def _give(self, file: File) -> None:
+        """Put a file back that was used without a fault."""
+        if self._closed:
+            file.close()
+        else:
+            self._files.give(self._key, file)

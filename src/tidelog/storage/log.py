@@ -32,7 +32,7 @@ from tidelog.storage.compaction import (
     is_due,
     swap,
 )
-from tidelog.storage.config import DEFAULT_CONFIG, LogConfig
+from tidelog.storage.config import BATCH_COST, DEFAULT_CONFIG, LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import DamagedLog, LocalError, StorageError
 from tidelog.storage.flush import FlushJob
@@ -71,7 +71,8 @@ class Log(ReadableLog):
         self._clock = clock
         self._cleaned = state.state.cleaned  # compaction has seen every key up to here
         self._due: int | None = 0  # when a horizon may have passed; 0: not known, so look
-        # Bytes appended since the recovery point was saved; a file counts as FILE_COST.
+        # Bytes appended since the recovery point was saved, with FILE_COST a file and BATCH_COST a
+        # batch.
         self._unsaved = found.cost
         # Whether compaction gave files their names since the directory was last synced.
         self._renamed = False
@@ -108,6 +109,7 @@ class Log(ReadableLog):
         if log._unsaved >= config.recovery_bytes:
             with contextlib.suppress(OSError):  # the next start is slower, no more
                 state.raise_point(found.point, log.truncations, log._cleaned)
+            log._tail.store_index()
             log._unsaved = 0
         state.mark_flushed(found.dirty, log.truncations)
         return log
@@ -151,7 +153,7 @@ class Log(ReadableLog):
         for run in runs:
             self._unsaved += FILE_COST * run.fresh
             for batch in run.batches:
-                self._unsaved += batch.size
+                self._unsaved += batch.size + BATCH_COST
                 if self._run is not None:
                     self._run.add(batch)
         self.dirty = runs[-1].batches[-1].last_offset
@@ -183,12 +185,14 @@ class Log(ReadableLog):
         handles: list[Handle | None] = [None] * len(segments)
         if self._tail.active is not None:
             handles[-1] = self._tail.active.handle.retain()
+        checkpoint = self._unsaved >= self.config.recovery_bytes
         return FlushJob(
             upto=self.dirty,
             truncations=self.truncations,
             point=self._place_of_end(last),
             cleaned=self._cleaned,
-            checkpoint=self._unsaved >= self.config.recovery_bytes,
+            checkpoint=checkpoint,
+            index=self._tail.encode_index() if checkpoint else None,
             directory=None if all(each.named for each in segments) else self._directory,
             segments=segments,
             handles=handles,
@@ -211,7 +215,23 @@ class Log(ReadableLog):
         self._tail.shrunk = False
         if job.checkpoint:
             self._unsaved = 0
+            self._tail.keep_index(job.point.segment, job.index)
         return self.flushed
+
+    def prepare_point(self) -> Callable[[], None] | None:
+        """Return a job that saves the recovery point at the end of a log that is all flushed.
+
+        It runs on any thread. A point that cannot be saved makes the next start slower, no more.
+        """
+        last = self._chain.last
+        if self._closed or self._error is not None or last is None:
+            return None
+        if self.flushed < self.dirty or not self._unsaved:
+            return None
+        point, truncations, cleaned = self._place_of_end(last), self.truncations, self._cleaned
+        self._tail.store_index()
+        self._unsaved = 0
+        return lambda: _ignore(self._state.raise_point(point, truncations, cleaned))
 
     def poison(self, error: OSError) -> None:
         """Refuse appends and flushes from now on: a sync failed."""
@@ -348,7 +368,8 @@ class Log(ReadableLog):
     ) -> CompactionJob | None:
         """Fix a round of compaction over closed segments that end at or below `upto`.
 
-        None when a round would change nothing. Data of transactions in `aborted` is removed.
+        None when a round would change nothing. Data of transactions in `aborted` is removed. One
+        round at a time: the next is prepared after this one was finished or given up.
         """
         self._check_usable()
         bound = min(upto, self._point.offset)
@@ -429,6 +450,7 @@ class Log(ReadableLog):
         finally:
             self._closed = True
             self._tail.close()
+            self._state.close()
             if self._run is not None:
                 self._run.clear()
 
@@ -472,3 +494,6 @@ class Log(ReadableLog):
         except OSError as error:
             self.poison(error)
             raise
+
+
+def _ignore(_: object) -> None: ...

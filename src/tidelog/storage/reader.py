@@ -54,11 +54,13 @@ class Reader:
         chain: Chain,
         run: CachedRun | None,
         open_segment: Callable[[Segment], OpenSegment],
+        head_of: Callable[[Segment], Batch],
         index_interval: int,
     ) -> None:
         self._chain = chain
         self._run = run
         self._open = open_segment
+        self._head_of = head_of
         self._interval = index_interval
 
     # --- By offset -------------------------------------------------------------------------------
@@ -179,17 +181,11 @@ class Reader:
         for number in range(self._chain.locate(upto), -1, -1):
             segment = self._chain[number]
             if segment.head is None or segment.head is BatchType.CONFIGURATION:
-                batch = self._head(segment)
+                batch = self._head_of(segment)
+                segment.head = batch.type
                 if batch.type is BatchType.CONFIGURATION and start <= batch.base_offset <= upto:
                     return batch
         return None
-
-    def _head(self, segment: Segment) -> Batch:
-        opened = self._open(segment)
-        for _, batch in sound(opened.file, 0, segment.size, segment):
-            segment.head = batch.type
-            return batch
-        raise DamagedLog(segment.path, 0, segment.base, "the file is empty")
 
     def find_cut(self, segment: Segment, first_removed: Offset) -> Cut:
         """Find where the segment ends if it ends before `first_removed`."""

@@ -36,11 +36,11 @@ from typing import Final
 
 from tidelog.records import NO_OFFSET, CorruptBatch, Offset
 from tidelog.storage.chain import Chain
-from tidelog.storage.config import LogConfig
+from tidelog.storage.config import BATCH_COST, LogConfig
 from tidelog.storage.disk import Disk, File
 from tidelog.storage.errors import DamagedLog, StorageError
 from tidelog.storage.handles import Handle
-from tidelog.storage.index import SparseIndex, read_index
+from tidelog.storage.index import SparseIndex
 from tidelog.storage.sealed import STAGING
 from tidelog.storage.segment import (
     INDEX_SUFFIX,
@@ -49,6 +49,7 @@ from tidelog.storage.segment import (
     OpenSegment,
     Segment,
     check_place,
+    load_index,
     parse_name,
     scan,
 )
@@ -68,7 +69,7 @@ class Recovered:
     dirty: Offset
     active: OpenSegment | None  # of the last segment, if the log may go on appending to it
     point: RecoveryPoint  # at `dirty`
-    cost: int = 0  # bytes read, and FILE_COST a file
+    cost: int = 0  # bytes read, FILE_COST a file and BATCH_COST a batch
 
 
 @dataclass(slots=True)
@@ -79,8 +80,9 @@ class _Tail:
     file: File | None  # None while it is closed: only the newest one is held open
     size: int  # sound bytes
     torn: bool  # whether there are more
-    index: SparseIndex | None  # None if the scan did not begin at the beginning
-    scanned: int
+    index: SparseIndex | None  # None if the scan began in the middle, and none was stored
+    scanned: int  # bytes past the recovery point
+    batches: int = 0  # and sound batches in them
 
     def reopen(self, disk: Disk) -> File:
         """Return the file, open."""
@@ -186,7 +188,10 @@ def _find_tail(
         position, expected = point.position, Offset(point.offset + 1)
     file = disk.open(segment.path)
     try:
-        tail = _scan_tail(file, position, expected, segment, config.index_interval)
+        index: SparseIndex | None = SparseIndex(config.index_interval)
+        if position:
+            index = load_index(disk, file, position, segment, Offset(expected - 1))
+        tail = _scan_tail(file, position, expected, segment, index)
     except BaseException:
         file.close()
         raise
@@ -200,8 +205,10 @@ def _find_tail(
     return True
 
 
-def _scan_tail(file: File, first: int, expected: Offset, segment: Segment, interval: int) -> _Tail:
-    """Read from the recovery point to the first batch that is not sound."""
+def _scan_tail(
+    file: File, first: int, expected: Offset, segment: Segment, index: SparseIndex | None
+) -> _Tail:
+    """Read from the recovery point, where the index ends, to the first batch that is not sound."""
     size = file.size()
     segment.last = Offset(expected - 1)
     if first == WHOLE:
@@ -210,14 +217,15 @@ def _scan_tail(file: File, first: int, expected: Offset, segment: Segment, inter
     if size < first:
         reason = f"{first - size} bytes are missing at its end"
         raise DamagedLog(segment.path, size, expected, reason)
-    index = SparseIndex(interval) if first == 0 else None
     end = first
+    batches = 0
     try:
         for position, batch in scan(file, first, size):
             check_place(batch, position, segment, expected)
             batch.check_crc(position)
             expected = Offset(batch.last_offset + 1)
             end = position + batch.size
+            batches += 1
             if index is not None:
                 index.note(batch, position)
                 if position == 0:
@@ -226,7 +234,7 @@ def _scan_tail(file: File, first: int, expected: Offset, segment: Segment, inter
         pass  # where it begins is `end`; what it is does not matter, as it was never flushed
     segment.last = Offset(expected - 1)
     segment.size = end
-    return _Tail(segment, file, end, torn=end < size, index=index, scanned=size - first)
+    return _Tail(segment, file, end, end < size, index, scanned=size - first, batches=batches)
 
 
 def _check_mark(state: StateFile, plan: _Plan) -> None:
@@ -290,7 +298,7 @@ def _copy(disk: Disk, tail: _Tail, file: File) -> None:
 def _open_end(disk: Disk, state: StateFile, plan: _Plan) -> Recovered:
     """Keep the last segment open, unless it is closed for good, and name the end of the log."""
     chain = plan.chain
-    cost = sum(tail.scanned + FILE_COST for tail in plan.tails)
+    cost = sum(tail.scanned + FILE_COST + BATCH_COST * tail.batches for tail in plan.tails)
     last = chain.last
     if last is None:
         dirty = Offset(state.state.start - 1)
@@ -301,9 +309,6 @@ def _open_end(disk: Disk, state: StateFile, plan: _Plan) -> Recovered:
     if state.state.point == RecoveryPoint(last.last, last.base, WHOLE):
         tail.close()
         return Recovered(chain, last.last, None, state.state.point, cost)
-    if tail.index is None and not tail.scanned:
-        stored = read_index(disk, last.index_path)
-        tail.index = SparseIndex.decode(stored, last.size, last.base, last.last)
     active = OpenSegment(Handle(tail.reopen(disk)), tail.index)
     return Recovered(chain, last.last, active, RecoveryPoint(last.last, last.base, last.size), cost)
 

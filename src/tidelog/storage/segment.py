@@ -11,6 +11,7 @@ The last offset a segment covers is that of its last batch: compaction keeps it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ UNKNOWN: Final = -1  # size or time of a segment that was not looked into yet
 
 # Bytes read at once when a segment is walked from end to end.
 SCAN_CHUNK: Final = 1 << 20
+# Bytes read at once to see the first batch of a segment: enough for a configuration.
+_HEAD_CHUNK: Final = 4096
 # Base offset and length: enough to know where the next batch begins.
 _PREFIX: Final = struct.Struct(">qi")
 # Places remembered per open segment for readers that go on where they stopped.
@@ -144,9 +147,8 @@ def open_segment(disk: Disk, segment: Segment, interval: int) -> OpenSegment:
         raise DamagedLog(segment.path, 0, segment.base, "the file is missing") from None
     try:
         size = file.size()
-        stored = read_index(disk, segment.index_path)
-        index = SparseIndex.decode(stored, size, segment.base, segment.last)
-        if index is None or not _fits(index, file):
+        index = load_index(disk, file, size, segment, segment.last)
+        if index is None:
             index = build_index(file, size, segment, interval)
     except BaseException:
         file.close()
@@ -154,6 +156,14 @@ def open_segment(disk: Disk, segment: Segment, interval: int) -> OpenSegment:
     segment.size = size
     segment.max_time = index.max_time
     return OpenSegment(Handle(file), index)
+
+
+def load_index(
+    disk: Disk, file: File, size: int, segment: Segment, last: Offset
+) -> SparseIndex | None:
+    """Return the stored index of a segment that is, or was, so long; None if there is no such."""
+    index = SparseIndex.decode(read_index(disk, segment.index_path), size, segment.base, last)
+    return index if index is not None and _fits(index, file) else None
 
 
 def _fits(index: SparseIndex, file: File) -> bool:
@@ -177,6 +187,23 @@ def build_index(file: File, size: int, segment: Segment, interval: int) -> Spars
         reason = f"it ends at offset {expected - 1} instead of {segment.last}"
         raise DamagedLog(segment.path, size, expected, reason)
     return index
+
+
+def read_head(disk: Disk, segment: Segment) -> Batch:
+    """Return the first batch of a segment, without a look at its index or at what follows."""
+    try:
+        with contextlib.closing(disk.open(segment.path)) as file:
+            view = memoryview(file.read(0, _HEAD_CHUNK))
+            size = batch_size(view, 0)
+            if size > len(view):
+                view = memoryview(file.read(0, min(size, file.size())))
+        head = parse_at(view, 0, 0)
+        check_place(head, 0, segment, segment.base)
+    except FileNotFoundError:
+        raise DamagedLog(segment.path, 0, segment.base, "the file is missing") from None
+    except CorruptBatch as error:
+        raise DamagedLog(segment.path, error.position, segment.base, error.reason) from error
+    return head
 
 
 def sound(file: File, first: int, end: int, segment: Segment) -> Iterator[tuple[int, Batch]]:

@@ -127,6 +127,11 @@ class StateFile:
             kept = min(self.state.point, point, key=lambda each: each.offset)
             self._save(replace(self.state, point=kept, cleaned=cleaned))
 
+    def close(self) -> None:
+        """Let go of the file of the flush mark."""
+        with self._lock:
+            self._mark.close()
+
     def _save(self, state: LogState) -> None:
         payload = _STATE.pack(
             state.start,

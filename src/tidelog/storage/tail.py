@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from tidelog.records import Batch
+from tidelog.records import Batch, Offset
 from tidelog.storage.appending import Run
 from tidelog.storage.chain import Chain
 from tidelog.storage.config import LogConfig
@@ -23,7 +23,14 @@ from tidelog.storage.handles import Handle
 from tidelog.storage.index import SparseIndex, write_index
 from tidelog.storage.reader import Cut
 from tidelog.storage.recovery import remove_segment
-from tidelog.storage.segment import OpenSegment, Segment, SegmentPool, open_segment, sound
+from tidelog.storage.segment import (
+    OpenSegment,
+    Segment,
+    SegmentPool,
+    open_segment,
+    read_head,
+    sound,
+)
 
 
 class Tail:
@@ -72,6 +79,10 @@ class Tail:
             opened = open_segment(self._disk, segment, self._config.index_interval)
             self._pool.put(segment.path, opened)
         return opened
+
+    def head(self, segment: Segment) -> Batch:
+        """Return the first batch of a segment; only that is read."""
+        return read_head(self._disk, segment)
 
     def reopen(self, segment: Segment) -> None:
         """Let go of a closed segment's file, because another one has its name now."""
@@ -165,14 +176,33 @@ class Tail:
             self._pool.put(self.chain.last.path, self.active)
             self.active = None
 
+    def encode_index(self) -> bytes | None:
+        """Return the index of the active segment as it is now, if it is known."""
+        segment = self.chain.last
+        if self.active is None or self.active.index is None or segment is None:
+            return None
+        return self.active.index.encode(segment.size, segment.base, segment.last)
+
     def store_index(self) -> None:
         """Write the index of the active segment beside it."""
+        if self.chain.last is not None:
+            self.keep_index(self.chain.last.base, self.encode_index())
+
+    def keep_index(self, base: Offset, content: bytes | None) -> None:
+        """Write an index that was encoded before beside its segment, while that is the active one.
+
+        The segment may have grown since. A restart that finds the index whole goes on from there,
+        instead of walking the segment from its beginning.
+        """
         segment = self.chain.last
-        if self.active is not None and self.active.index is not None and segment is not None:
-            self._store_index(segment, self.active.index)
+        if content is None or self.active is None or segment is None or segment.base != base:
+            return
+        self._write_index(segment, content)
 
     def _store_index(self, segment: Segment, index: SparseIndex) -> None:
-        content = index.encode(segment.size, segment.base, segment.last)
+        self._write_index(segment, index.encode(segment.size, segment.base, segment.last))
+
+    def _write_index(self, segment: Segment, content: bytes) -> None:
         with contextlib.suppress(OSError):  # it can be built again
             write_index(self._disk, segment.index_path, content)
 

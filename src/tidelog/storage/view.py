@@ -41,7 +41,7 @@ class ReadableLog:
         self._tail = tail
         self._chain = found.chain
         self._run = run  # this log's part of the cache
-        self._reader = Reader(found.chain, run, tail.open, config.index_interval)
+        self._reader = Reader(found.chain, run, tail.open, tail.head, config.index_interval)
         self._point = found.point  # a place at or below `flushed`: where a restart could begin
         self.start = state.state.start
         self.dirty = self.flushed = found.dirty

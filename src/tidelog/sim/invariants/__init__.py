@@ -1,4 +1,4 @@
-"""The thirty-one invariants, each a function that yields what it objects to.
+"""The thirty-two invariants, each a function that yields what it objects to.
 
 An invariant is given a `Case` (what happened during one event, and the whole history) and yields a
 sentence for each thing that should not be. Those marked EVENT are asked after every event, those

@@ -179,3 +179,20 @@ def invariant_23_every_entry_is_applied_once(case: Case) -> Iterator[str]:
                 f"the machines of {exam.vnode} at {exam.sight.applied}, readable up to "
                 f"{exam.sight.readable}, are not the fold of the history"
             )
+
+
+def invariant_32_a_start_goes_on_from_the_fold(case: Case) -> Iterator[str]:
+    """Machines that a checkpoint brings back are the fold of all that is committed up to there."""
+    for opening in case.openings:
+        if opening.applied == NO_OFFSET:
+            continue
+        if opening.applied > case.truth.ledger.dirty:
+            yield (
+                f"{opening.vnode} starts with machines at {opening.applied}; only "
+                f"{case.truth.ledger.dirty} is committed"
+            )
+        elif opening.state != case.fold(opening.applied):
+            yield (
+                f"{opening.vnode} starts with machines at {opening.applied} that are not the fold "
+                "of the history"
+            )
