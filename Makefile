@@ -21,7 +21,7 @@ PURE := $(filter-out 0,$(TIDELOG_PURE_PYTHON))
 INSTALLED := .venv/.installed$(if $(PURE),-pure)
 DEPENDENCIES := .venv/.dependencies
 
-.PHONY: help install run up lint types contract tests test slow bench sim lock format clean
+.PHONY: help install run up lint types contract tests test slow bench soak sim lock format clean
 
 help: ## Show this page
 	@echo "Tidelog. Start with 'make run': it installs what it needs into .venv and shows what it can do."
@@ -93,6 +93,9 @@ slow: install ## Run the tests, the long ones included
 
 bench: install ## Run the benchmarks; they print ratios measured in one run
 	$(BIN)/python -m bench $(ARGS)
+
+soak: install ## Load and faults for an hour (ARGS="--minutes 10"): nothing lost, nothing grown?
+	$(BIN)/python -m bench soak $(ARGS)
 
 sim: install ## Judge the core under SEEDS simulated worlds
 	$(BIN)/tidelog sim --seeds $(SEEDS) $(ARGS)

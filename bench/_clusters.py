@@ -110,13 +110,17 @@ class Cluster(ABC):
     def create_topic(self, partitions: int, config: Mapping[str, str]) -> str:
         """Create a topic under a new name, and return that once every partition has a leader."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
+        self.create_named(name, partitions, config)
+        return name
+
+    def create_named(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic, and return once every partition has a leader and all replicas."""
         until(
             lambda: self._try_create(name, partitions, config),
             START_TIMEOUT_S,
             f"{self.name} did not create a topic of {partitions} partitions",
         )
         self.wait_in_sync(name)
-        return name
 
     def _try_create(self, name: str, partitions: int, config: Mapping[str, str]) -> bool:
         topic = rd.NewTopic(
@@ -189,8 +193,11 @@ def until(attempt: Callable[[], bool], timeout: float, failure: str) -> None:
 class Tidelog(Cluster):
     name = "Tidelog"
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None, settings: str = "") -> None:
+        """A directory that is given is kept; `settings` are lines for every node's file."""
         super().__init__()
+        self._kept = directory
+        self._settings = settings
         self._directory: Path | None = None
         self._local: LocalCluster | None = None
 
@@ -201,9 +208,9 @@ class Tidelog(Cluster):
         return self._local
 
     def _up(self, nodes: int) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="tidelog-bench-"))
+        self._directory = self._kept or Path(tempfile.mkdtemp(prefix="tidelog-bench-"))
         self._local = LocalCluster(self._directory)
-        self._local.prepare(nodes, 0)
+        self._local.prepare(nodes, 0, settings=self._settings)
         self._local.start_all()
         self._local.wait()
         self.bootstrap = self._local.bootstrap
@@ -211,7 +218,7 @@ class Tidelog(Cluster):
     def _down(self) -> None:
         if self._local is not None:
             self._local.stop_all()
-        if self._directory is not None:
+        if self._directory is not None and self._kept is None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def pid(self, node: int) -> int | None:

@@ -9,6 +9,7 @@ Ratios are written so that more is better for Tidelog only where more is better:
 of 1.25 means a quarter faster, a processor ratio of 0.5 means half the cost.
 """
 
+import os
 import statistics
 import sys
 import time
@@ -24,10 +25,12 @@ from bench._machine import BenchFailed, busy
 from tidelog.server.nodes import ClusterFailed
 
 MILLION = 1_000_000
+ALONE_VARIABLE = "TIDELOG_BENCH_ALONE"  # set: Kafka is not measured, its clients are used
 WARM_PASSES = (3, 8)  # at least and at most
 WARM_GAIN = 1.05  # warm when a pass is not faster than this times the one before
 WARM_RECORDS = 1_500_000  # of 100 B, a pass; a tenth of 1 KiB
 QUICK_WARM_RECORDS = 400_000
+NO_COSTS = " (told in another row)"  # a suffix that nothing has
 PARTITIONS = 12
 
 # One measurement that cannot be made does not cost the others.
@@ -75,7 +78,7 @@ class Side:
 def compare(rows: Sequence[Row], *, quick: bool, warm: bool = True) -> Iterator[str]:
     """Measure all rows on both sides, then yield the table."""
     load = default_load()
-    script = peer_script()
+    script = None if os.environ.get(ALONE_VARIABLE) else peer_script()
     note = busy()
     ours, theirs = Side("Tidelog"), Side("Kafka")
     for nodes in sorted({row.nodes for row in rows}, reverse=True):
@@ -84,7 +87,7 @@ def compare(rows: Sequence[Row], *, quick: bool, warm: bool = True) -> Iterator[
         probes = [row.theirs for row in chosen if row.theirs is not None]
         if script is not None and probes:
             _measure(Kafka(script), theirs, nodes, probes, load, quick=quick, warm=warm)
-    yield f"client: {load.name}" + ("" if script else "; no Kafka here to compare with")
+    yield f"client: {load.name}" + ("" if script else "; not compared with Kafka")
     if note:
         yield f"{note}: smoke, not figures"
     yield from table(rows, ours, theirs)

@@ -49,8 +49,8 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return total / TICKS
 
 
-def resident_mib(pids: Sequence[int]) -> float:
-    """Memory of the largest of these processes now."""
+def resident_mib(pids: Sequence[int | str]) -> float:
+    """Memory of the largest of these processes now; "self" is this one."""
     return max(_status(pid, "VmRSS") for pid in pids)
 
 
@@ -65,7 +65,7 @@ def forget_peak(pids: Sequence[int]) -> None:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def _status(pid: int, name: str) -> float:
+def _status(pid: int | str, name: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) / KIB

@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 EXISTS_ALREADY = 36
 
 
-def _text(value: str) -> bytes:
+def encode_text(value: str) -> bytes:
     data = value.encode()
     return struct.pack(">h", len(data)) + data
 
@@ -33,7 +33,7 @@ class Request:
     """Bytes to send, and where the answer keeps its error code."""
 
     def __init__(self, api: int, version: int, body: bytes, error_at: int) -> None:
-        head = struct.pack(">hhi", api, version, 0) + _text("bench")
+        head = struct.pack(">hhi", api, version, 0) + encode_text("bench")
         self.frame = struct.pack(">i", len(head) + len(body)) + head + body
         self._error_at = error_at
 
@@ -46,26 +46,26 @@ def produce(topic: str) -> Request:
     records = bytes(build_batch([Record(0, 0, None, b"x" * 100, ())]).data)
     body = (
         struct.pack(">hhii", -1, -1, int(1000 * REQUEST_S), 1)
-        + _text(topic)
+        + encode_text(topic)
         + struct.pack(">iii", 1, 0, len(records))
         + records
     )
     # correlation, topics, name, partitions, index
-    return Request(PRODUCE, PRODUCE_VERSION, body, 4 + 4 + len(_text(topic)) + 4 + 4)
+    return Request(PRODUCE, PRODUCE_VERSION, body, 4 + 4 + len(encode_text(topic)) + 4 + 4)
 
 
 def commit_offset(group: str, topic: str) -> Request:
     """Commit an offset of the first partition, for a group without members."""
     body = (
-        _text(group)
+        encode_text(group)
         + struct.pack(">i", -1)
-        + _text("")
+        + encode_text("")
         + struct.pack(">hi", -1, 1)
-        + _text(topic)
+        + encode_text(topic)
         + struct.pack(">iiqih", 1, 0, 0, -1, -1)
     )
     # correlation, throttle time, topics, name, partitions, index
-    at = 4 + 4 + 4 + len(_text(topic)) + 4 + 4
+    at = 4 + 4 + 4 + len(encode_text(topic)) + 4 + 4
     return Request(OFFSET_COMMIT, OFFSET_COMMIT_VERSION, body, at)
 
 
@@ -73,12 +73,12 @@ def create_topic(name: str) -> Request:
     """Create a topic of one partition on two nodes."""
     body = (
         struct.pack(">i", 1)
-        + _text(name)
+        + encode_text(name)
         + struct.pack(">ihii", 1, 2, 0, 0)
         + struct.pack(">ib", int(1000 * REQUEST_S), 0)
     )
     # correlation, throttle time, topics, name
-    return Request(CREATE_TOPICS, CREATE_TOPICS_VERSION, body, 4 + 4 + 4 + len(_text(name)))
+    return Request(CREATE_TOPICS, CREATE_TOPICS_VERSION, body, 4 + 4 + 4 + len(encode_text(name)))
 
 
 class Nodes:
@@ -97,11 +97,14 @@ class Nodes:
             self._drop(address)
 
     def first_success(self, request: Request) -> float:
-        """Ask all in turn until one says yes, and return when that was; raises `BenchFailed`."""
+        """Ask all in turn until one says yes, and return when that was; raises `BenchFailed`.
+
+        Who said yes is the first to be asked the next time.
+        """
         deadline = time.monotonic() + PATIENCE_S
         last = "no answer"
         while time.monotonic() < deadline:
-            for address in self._sockets:
+            for address in tuple(self._sockets):
                 try:
                     error = request.error(self._ask(address, request.frame))
                 except (OSError, struct.error) as failure:
@@ -109,7 +112,9 @@ class Nodes:
                     last = f"{address}: {failure}"
                     continue
                 if error in {0, EXISTS_ALREADY}:
-                    return time.monotonic()
+                    at = time.monotonic()
+                    self._sockets = {address: self._sockets[address], **self._sockets}
+                    return at
                 last = f"{address}: error code {error}"
             time.sleep(PAUSE_S)
         raise BenchFailed(f"nobody was served for {PATIENCE_S:g} s: {last}")
