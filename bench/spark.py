@@ -3,9 +3,13 @@
     arrow source  a Python source that hands out one prepared Arrow batch again and again: what the
                   transport between Python and Spark allows
     parquet       the same rows from Parquet files in the page cache, read by Spark itself
-    connector     `format("kafka")`, on the same topic of the same broker. Its jars are looked for
-                  in TIDELOG_SPARK_CONNECTOR (by default ~/.cache/tidelog/spark-connector), and
-                  fetched there with Maven if there is one; without them its figures are missing
+    read          a topic to nowhere
+    json          a topic to nowhere, with the four fields of its values as columns
+    sink          the rows of the Parquet files to a topic
+    to lake       a topic to a new table of a lake; the connector's rows go to Parquet files
+    from lake     that table to a topic
+    connector     the same through `format("kafka")`, on the same topic of the same broker. Without
+                  its jars (bench/_connector.py says where they come from) the figures are missing
 
 One broker, Spark and its workers share the machine. Figures are the best of several rounds in one
 warm session, and the sides take turns in each round.
@@ -14,10 +18,7 @@ warm session, and the sides take turns in each round.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench._connector import MISSING, connector_jars
 from tidelog.client import Admin, TopicPartition, bounds
 from tidelog.client.arrowwrite import ArrowWriter
 from tidelog.client.blocking import Blocking
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 NAME = "spark"
 ROWS = 2_000_000
 QUICK_ROWS = 200_000
-ROUNDS = 3
+ROUNDS = 2
 PARTITIONS = 4
 FILL_ROWS = 50_000  # of the batch that is written again and again
 SMALL_BATCH = 1000
@@ -46,14 +48,6 @@ SMALL_BATCHES = 40
 QUICK_SMALL_BATCHES = 12
 WARM_BATCHES = 5  # of a stream, before its latency counts
 FIELDS = "id long, customer string, amount double, at timestamp"
-# The connector of this very version of Spark is not published; these work together.
-ARTIFACTS = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.1",
-    "org.apache.commons:commons-pool2:2.12.0",
-)
-FETCH_S = 300.0
 # Goals: of the ceiling, and of the connector.
 GOALS = {"read": (0.6, 2.0), "json": (None, 1.5), "sink": (None, 1.0), "latency": (None, 1.0)}
 
@@ -86,6 +80,7 @@ class Bench:
         self._spark: SparkSession
         self._row_bytes = 0.0
         self._targets = 0
+        self._lakes = 0
 
     def lines(self) -> Iterator[str]:
         from tidelog.spark import session
@@ -95,7 +90,8 @@ class Bench:
         try:
             self._fill()
             yield f"{self._rows:,} rows of {self._row_bytes:.0f} B, {PARTITIONS} partitions"
-            yield "" if self._jars else "Spark's own connector: its jars are not to be had here"
+            if not self._jars:
+                yield MISSING
             yield "                          rows/s      MB/s    of ceiling   of connector   goal"
             yield from self._throughput()
             yield from self._latency()
@@ -139,13 +135,17 @@ class Bench:
             "parquet": lambda: _drain(self._parquet()),
             "read": lambda: _drain(self._topic("tidelog")),
             "json": lambda: _drain(self._decoded()),
-            "sink": lambda: self._write("tidelog"),
+            "sink": lambda: self._write("tidelog", self._parquet()),
+            "to lake": self._fill_lake,
+            "from lake": lambda: self._write("tidelog", self._lake_rows()),
         }
         if self._jars:
             sides |= {
                 "read, connector": lambda: _drain(self._topic("kafka")),
                 "json, connector": lambda: _drain(self._decoded_by_spark()),
-                "sink, connector": lambda: self._write("kafka"),
+                "sink, connector": lambda: self._write("kafka", self._parquet()),
+                "to lake, connector": self._fill_parquet,
+                "from lake, connector": lambda: self._write("kafka", self._lake_rows()),
             }
         best = dict.fromkeys(sides, float("inf"))
         for number in range(self._rounds + 1):
@@ -196,13 +196,36 @@ class Bench:
     def _prepared(self) -> DataFrame:
         return self._spark.read.format("prepared").option("rows", str(self._rows)).load()
 
-    def _write(self, sink: str) -> None:
+    def _fill_lake(self) -> None:
+        from tidelog.spark.lake import Lake, LakeJob
+
+        self._lakes += 1
+        lake = Lake(str(self._lake_place))
+        job = LakeJob(self._spark, lake, "rows", self._bootstrap)
+        written = sum(moved.rows for moved in job.run())
+        assert written == self._rows, f"the lake has {written} of {self._rows} rows"
+
+    def _lake_rows(self) -> DataFrame:
+        from tidelog.spark import read_lake
+
+        return read_lake(self._spark, str(self._lake_place), "rows").select("key", "value")
+
+    @property
+    def _lake_place(self) -> Path:
+        return self._directory / f"lake-{self._lakes}"
+
+    def _fill_parquet(self) -> None:
+        columns = ("value", "key", "partition", "offset", "timestamp")  # as in the lake
+        writer = self._topic("kafka").select(*columns).write.option("compression", "zstd")
+        writer.mode("overwrite").parquet(str(self._directory / "connector.parquet"))
+
+    def _write(self, sink: str, rows: DataFrame) -> None:
         self._targets += 1
         topic = f"target-{self._targets}"
         with Blocking(self._bootstrap) as blocking:
             blocking.run(Admin(blocking.cluster).create_topic(topic, PARTITIONS, 1))
             options = self._options(topic=topic)
-            self._parquet().write.format(sink).mode("append").options(**options).save()
+            rows.write.format(sink).mode("append").options(**options).save()
             parts = [TopicPartition(topic, index) for index in range(PARTITIONS)]
             limits = blocking.run(bounds(blocking.cluster, parts))
             written = sum(end - first for first, end in limits.values())
@@ -213,17 +236,22 @@ class Bench:
 
     def _latency(self) -> Iterator[str]:
         yield f"batches of {SMALL_BATCH:,} rows, ms     p50       p95"
-        found = {}
-        for source in ("tidelog", "kafka") if self._jars else ("tidelog",):
-            times = sorted(self._batch_times(source))
-            found[source] = statistics.median(times)
+        sources = ("tidelog", "kafka") if self._jars else ("tidelog",)
+        best: dict[str, list[float]] = {}
+        for number in range(self._rounds + 1):
+            for source in sources:
+                times = sorted(self._batch_times(source, number))
+                if number:  # the first round warms up
+                    best[source] = min(best.get(source, times), times, key=statistics.median)
+        found = {source: statistics.median(times) for source, times in best.items()}
+        for source, times in best.items():
             late = times[int(0.95 * (len(times) - 1))]
             yield f"{source:<22}{found[source]:12.0f}{late:10.0f}"
         if "kafka" in found:
             ratio = found["tidelog"] / found["kafka"]
             yield f"{'of connector':<22}{ratio:12.2f}   goal: at most {GOALS['latency'][1]}"
 
-    def _batch_times(self, source: str) -> list[float]:
+    def _batch_times(self, source: str, number: int) -> list[float]:
         options = self._options(
             subscribe="rows", startingOffsets="earliest", maxOffsetsPerTrigger=str(SMALL_BATCH)
         )
@@ -232,7 +260,7 @@ class Bench:
             .options(**options)
             .load()
             .writeStream.format("noop")
-            .option("checkpointLocation", str(self._directory / f"checkpoint-{source}"))
+            .option("checkpointLocation", str(self._directory / f"checkpoint-{source}-{number}"))
             .start()
         )
         try:
@@ -299,25 +327,3 @@ def prepared_source() -> Any:
             return PreparedReader(int(self.options["rows"]))
 
     return Prepared
-
-
-def connector_jars() -> list[Path]:
-    """Return the jars of Spark's own connector, fetched if that is possible; [] if it is not."""
-    home = os.environ.get("TIDELOG_SPARK_CONNECTOR", "~/.cache/tidelog/spark-connector")
-    cache = Path(home).expanduser()
-    jars = [cache / f"{name.split(':')[1]}-{name.split(':')[2]}.jar" for name in ARTIFACTS]
-    maven = shutil.which("mvn")
-    if maven is not None and not all(jar.exists() for jar in jars):
-        for artifact in ARTIFACTS:
-            subprocess.run(
-                [
-                    *(maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"),
-                    f"-DoutputDirectory={cache}",
-                ],
-                cwd=tempfile.gettempdir(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=FETCH_S,
-                check=False,
-            )
-    return jars if all(jar.exists() for jar in jars) else []

@@ -22,7 +22,6 @@ from tidelog.cli.app import app
 from tidelog.client import Admin, Cluster, TopicPartition
 from tidelog.client.arrowread import DataLost
 from tidelog.spark.lake import Lake, LakeError, LakeJob, care, read_lake
-from tidelog.spark.lake import job as job_module
 from tidelog.spark.lake.committing import (
     Overtaken,
     adding,
@@ -45,12 +44,6 @@ if TYPE_CHECKING:
 DAY = 24 * 3600 * 1000
 BEGIN = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 DRIVER = Path(lake_driver.__file__)
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run tasks in this process: what is tested is not Spark."""
-    monkeypatch.setattr(job_module, "run_tasks", lake_driver.run_here)
 
 
 def records(low: int, high: int) -> list[Sent]:
@@ -120,7 +113,7 @@ def test_a_lake_has_the_rows_of_its_topic_and_reads_as_one_with_the_live_tail(
     assert read_lake(spark, lake, topic).count() == 200  # the lake alone
     sent = records(0, 250)
     headers = {(row.partition, row.offset): row.headers for row in both.collect()}
-    assert [tuple(map(tuple, headers[n % 2, n // 2])) for n in range(250)] == [
+    assert [tuple(map(tuple, headers[n % 2, n // 2] or ())) for n in range(250)] == [
         sent[n].headers for n in range(250)
     ]
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from tests.spark.conftest import Topics
+from tests.spark.rest_catalog import serve
 from typer.testing import CliRunner
 
 import tidelog
@@ -212,9 +218,9 @@ def fill(broker: Topics, orders: int, seed: int) -> Fed:
     return broker.run(work)
 
 
-def invoke(*words: str) -> tuple[int, Any]:
+def invoke(*words: str, master: str = MASTER) -> tuple[int, Any]:
     result = CliRunner().invoke(
-        app, ["pipeline", *words, "--master", MASTER, "--json"], catch_exceptions=False
+        app, ["pipeline", *words, "--master", master, "--json"], catch_exceptions=False
     )
     return result.exit_code, json.loads(result.output)
 
@@ -315,3 +321,82 @@ def test_a_check_is_content_with_the_sample_and_names_the_line_of_a_mistake(
     code, report = invoke("check", str(project))
     assert code == 1
     assert report["problems"] == ["transformations/broken.py, line 2: division by zero"]
+
+
+# --- Other ways to run ----------------------------------------------------------------------------
+
+COPY = """
+from tidelog.spark.pipelines import from_topic, to_lake
+
+@to_lake("copied")
+def copy():
+    return from_topic("orders", "order_id long")
+"""
+
+
+def copying(broker: Topics, place: Path) -> Path:
+    """A project that appends a topic to a table of the lake."""
+    project = create(place, bootstrap=broker.bootstrap).directory
+    for each in (project / "transformations").iterdir():
+        each.unlink()
+    (project / "transformations" / "copy.py").write_text(COPY)
+    broker.create(2, name="orders")
+    return project
+
+
+def send(broker: Topics, low: int, high: int) -> None:
+    values = [json.dumps({"order_id": number}).encode() for number in range(low, high)]
+    broker.send_values("orders", values, partitions=2)
+
+
+def copied(project: Path, catalog: str | None = None) -> list[int]:
+    lake = Lake(str(project / "lake"), catalog)
+    table = lake.find("copied") if lake.exists() else None
+    return [] if table is None else sorted(table.scan().to_arrow()["order_id"].to_pylist())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # several runs, each with a Spark of its own
+def test_a_continuous_run_takes_in_what_comes_until_ctrl_c(broker: Topics, tmp_path: Path) -> None:
+    project = copying(broker, tmp_path / "copy")
+    words = ["pipeline", "run", str(project), "--continuous", "--every", "1s"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "tidelog", *words, "--master", MASTER, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        for low, high in ((0, 50), (50, 80)):
+            send(broker, low, high)
+            while running.poll() is None and len(copied(project)) < high:
+                time.sleep(0.5)
+        os.killpg(running.pid, signal.SIGINT)
+        out, err = running.communicate()
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == 0, err
+    assert json.loads(out)["problems"] == []
+    assert copied(project) == list(range(80))
+    # It ended: another run gets in, and goes on where this one was.
+    send(broker, 80, 90)
+    assert invoke("run", str(project))[0] == 0
+    assert copied(project) == list(range(90))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_pipeline_runs_on_a_standalone_cluster_and_commits_to_a_rest_catalog(
+    broker: Topics, standalone: str, tmp_path: Path
+) -> None:
+    project = copying(broker, tmp_path / "copy")
+    send(broker, 0, 50)
+    with serve(tmp_path / "rest") as catalog:
+        with (project / "spark-pipeline.yml").open("a") as settings:
+            settings.write(f'\n  spark.tidelog.catalog: "{catalog.address}"\n')
+        code, report = invoke("run", str(project), master=standalone)
+        assert (code, report["problems"]) == (0, [])
+        assert [(flow["read"], flow["written"]) for flow in report["flows"]] == [(50, 50)]
+        assert copied(project, catalog.address) == list(range(50))

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
-from tests.spark.conftest import Sent, Topics
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException, PythonException
+from tests.spark.conftest import BOTH, Sent, Topics
 
 from tidelog.client import Admin, Cluster, TopicPartition
 from tidelog.records import Codec
@@ -25,6 +26,7 @@ def values(rows: list[Row]) -> list[bytes]:
     return [bytes(row.value) for row in rows]
 
 
+@BOTH
 @pytest.mark.parametrize("codec", list(Codec))
 def test_rows_are_the_records_whatever_packs_them(codec: Codec, read: Read, topics: Topics) -> None:
     topic = topics.create(2)
@@ -46,7 +48,8 @@ def test_rows_are_the_records_whatever_packs_them(codec: Codec, read: Read, topi
         row = found[each.partition, number // 2]
         assert row.topic == topic
         assert (row.key, row.value) == (each.key, each.value)
-        assert [(header.key, header.value) for header in row.headers] == list(each.headers)
+        headers = row.headers and tuple((header.key, header.value) for header in row.headers)
+        assert headers == (each.headers or None)
         assert each.time is not None
         moment = datetime.datetime.fromtimestamp(0, UTC) + datetime.timedelta(
             milliseconds=each.time
@@ -55,6 +58,7 @@ def test_rows_are_the_records_whatever_packs_them(codec: Codec, read: Read, topi
         assert row.timestampType == 0
 
 
+@BOTH
 def test_the_schema_is_that_of_sparks_own_source(read: Read, topics: Topics) -> None:
     topic = topics.create()
     assert read(topic).schema.simpleString() == (
@@ -67,6 +71,7 @@ def test_the_schema_is_that_of_sparks_own_source(read: Read, topics: Topics) -> 
     assert read(topic).collect() == []
 
 
+@BOTH
 def test_times_of_the_broker_are_told_apart(read: Read, topics: Topics) -> None:
     topic = topics.create(message_timestamp_type="LogAppendTime")
     before = time.time()
@@ -95,6 +100,7 @@ def test_columns_are_chosen_by_option_or_by_schema(read: Read, topics: Topics) -
         read(topic, "customer string").collect()
 
 
+@BOTH
 def test_topics_are_named_matched_or_assigned(read: Read, topics: Topics) -> None:
     for name in ("match-one", "match-two", "other-match"):
         topics.create(2, name=name)
@@ -107,10 +113,9 @@ def test_topics_are_named_matched_or_assigned(read: Read, topics: Topics) -> Non
         ("match-one", 1),
         ("other-match", 0),
     ]
-    with pytest.raises(AnalysisException, match="`subscribe` names topic 'nowhere'"):
-        read("nowhere").collect()
 
 
+@BOTH
 def test_reads_begin_and_end_where_the_options_say(read: Read, topics: Topics) -> None:
     topic = topics.create(2)
     sent = [Sent(b"%d" % n, partition=n % 2, time=1_000_000 + 1000 * n) for n in range(20)]
@@ -130,16 +135,18 @@ def test_reads_begin_and_end_where_the_options_say(read: Read, topics: Topics) -
     assert found(startingOffsetsByTimestamp=by_time, startingOffsets="earliest") == [17, 18, 19]
 
 
+@BOTH
 def test_a_time_after_the_last_record_is_an_error_or_the_end(read: Read, topics: Topics) -> None:
     topic = topics.create()
     topics.send(topic, [Sent(b"x", time=1000)])
-    with pytest.raises(AnalysisException, match="startingOffsetsByTimestampStrategy"):
+    with pytest.raises(PySparkException, match="2000"):
         read(topic, startingTimestamp=2000).collect()
     late = read(topic, startingTimestamp=2000, startingOffsetsByTimestampStrategy="latest")
     assert late.collect() == []
     assert read(topic, endingTimestamp=2000).count() == 1
 
 
+@BOTH
 def test_large_partitions_are_cut_into_more_tasks(read: Read, topics: Topics) -> None:
     topic = topics.create(2)
     topics.send_values(topic, [b"%d" % number for number in range(1000)], partitions=2)
@@ -147,7 +154,14 @@ def test_large_partitions_are_cut_into_more_tasks(read: Read, topics: Topics) ->
     cut = read(topic, minPartitions=6)
     assert cut.rdd.getNumPartitions() == 6
     assert sorted(int(value) for value in values(cut.collect())) == list(range(1000))
-    assert read(topic, maxRecordsPerPartition=120).rdd.getNumPartitions() == 10
+
+
+def test_tasks_read_no_more_records_than_they_may(read: Read, topics: Topics) -> None:
+    topic = topics.create(2)
+    topics.send_values(topic, [b"%d" % number for number in range(1000)], partitions=2)
+    cut = read(topic, maxRecordsPerPartition=120)
+    assert cut.rdd.getNumPartitions() == 10
+    assert cut.count() == 1000
 
 
 def test_a_limit_of_rows_is_pushed_down_by_option(read: Read, topics: Topics) -> None:
@@ -158,6 +172,7 @@ def test_a_limit_of_rows_is_pushed_down_by_option(read: Read, topics: Topics) ->
     assert read(topic, rowLimit=1000).count() == 100
 
 
+@BOTH
 def test_records_that_are_gone_are_an_error_or_passed_over(read: Read, topics: Topics) -> None:
     topic = topics.create()
     topics.send_values(topic, [b"%d" % number for number in range(6)])
@@ -168,7 +183,7 @@ def test_records_that_are_gone_are_an_error_or_passed_over(read: Read, topics: T
 
     topics.run(delete)
     begin = {"startingOffsets": f'{{"{topic}": {{"0": 2}}}}'}
-    with pytest.raises(AnalysisException, match="failOnDataLoss"):
+    with pytest.raises((AnalysisException, Py4JJavaError), match="failOnDataLoss"):
         read(topic, **begin).collect()
     assert values(read(topic, failOnDataLoss="false", **begin).collect()) == [
         b"6",
@@ -177,6 +192,15 @@ def test_records_that_are_gone_are_an_error_or_passed_over(read: Read, topics: T
         b"9",
     ]
     assert read(topic).count() == 4
+
+
+def test_what_cannot_be_read_is_an_error_that_names_the_option(read: Read, topics: Topics) -> None:
+    topic = topics.create()
+    topics.send(topic, [Sent(b"x", time=1000)])
+    with pytest.raises(AnalysisException, match="`subscribe` names topic 'nowhere'"):
+        read("nowhere").collect()
+    with pytest.raises(AnalysisException, match="startingOffsetsByTimestampStrategy"):
+        read(topic, startingTimestamp=2000).collect()
 
 
 # --- Formats --------------------------------------------------------------------------------------

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
-import signal
 import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyspark
 import pytest
 from tests.spark.conftest import Topics
 
 import tidelog
 from tidelog.spark import package_zip
+from tidelog.spark.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 def test_a_session_has_the_settings_that_matter(spark: SparkSession) -> None:
@@ -35,6 +31,20 @@ def test_a_session_has_the_settings_that_matter(spark: SparkSession) -> None:
     # What a caller asks for beats what is set here. The context has it from its start; the session
     # takes over what later callers ask for.
     assert spark.sparkContext.getConf().get("spark.driver.memory") == "1g"
+
+
+def test_only_processes_of_spark_keep_what_is_loaded_from_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    settle.__wrapped__()
+    assert gc.get_freeze_count() == 0
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    settle.__wrapped__()
+    try:
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_what_travels_is_what_tasks_import() -> None:
@@ -68,62 +78,6 @@ def test_what_travels_is_enough_to_be_imported(tmp_path: Path) -> None:
     name, place = found.stdout.split()
     assert name == "tidelog"
     assert "tidelog.zip" in place
-
-
-@pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[str]:
-    """The address of a standalone cluster of two workers, on this machine."""
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(SPARK_CLASS.parent.parent),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str) -> Path:
-        log = tmp_path / f"process-{len(processes)}.log"
-        with log.open("wb") as output:
-            processes.append(
-                subprocess.Popen(
-                    [str(SPARK_CLASS), *arguments],
-                    env=environment,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
-            )
-        return log
-
-    def wait(log: Path, words: str) -> str:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            for line in log.read_text(errors="replace").splitlines():
-                if words in line:
-                    return line
-            time.sleep(0.2)
-        raise AssertionError(f"no {words!r} in:\n{log.read_text(errors='replace')[-3000:]}")
-
-    try:
-        log = start(
-            *("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1"),
-            *("--port", "0", "--webui-port", "0"),
-        )
-        address = wait(log, "Starting Spark master at").rpartition(" ")[2]
-        for number in range(2):
-            directory = tmp_path / f"worker-{number}"
-            log = start(
-                *("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1"),
-                *("--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "1g"),
-                *("--work-dir", str(directory), address),
-            )
-            wait(log, "Successfully registered with master")
-        yield address
-    finally:
-        for process in processes:
-            os.killpg(process.pid, signal.SIGTERM)
-        for process in processes:
-            process.wait()
 
 
 @pytest.mark.slow

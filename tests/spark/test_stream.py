@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.spark.conftest import Sent, Streams, Topics
+from tests.spark.conftest import BOTH, Sent, Streams, Topics
 
 import tidelog
 from tidelog.client import Admin, Cluster, TopicPartition
@@ -41,6 +41,7 @@ def numbers(low: int, high: int) -> list[bytes | None]:
     return [b"%d" % number for number in range(low, high)]
 
 
+@BOTH
 def test_a_stream_goes_on_where_it_stopped_and_finds_new_partitions(
     streams: Streams, topics: Topics
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_stream_goes_on_where_it_stopped_and_finds_new_partitions(
     assert len(lag_of(progress).by_partition) == 3
 
 
+@BOTH
 def test_a_stream_is_limited_in_proportion_and_tells_its_lag(
     spark: SparkSession, streams: Streams, topics: Topics
 ) -> None:
@@ -88,6 +90,7 @@ def test_a_stream_is_limited_in_proportion_and_tells_its_lag(
     assert lag_of(query.recentProgress[0]).largest == 45
 
 
+@BOTH
 def test_a_running_stream_waits_for_enough_records(streams: Streams, topics: Topics) -> None:
     topic = topics.create()
     frame = streams.frame(topic, minOffsetsPerTrigger=50, maxTriggerDelay="1h")
@@ -109,6 +112,7 @@ def test_a_running_stream_waits_for_enough_records(streams: Streams, topics: Top
         query.stop()
 
 
+@BOTH
 def test_a_new_stream_begins_at_the_end_unless_told_otherwise(
     streams: Streams, topics: Topics
 ) -> None:
@@ -123,6 +127,7 @@ def test_a_new_stream_begins_at_the_end_unless_told_otherwise(
     assert by_time.values == [7, 8, 9]
 
 
+@BOTH
 def test_a_stream_fails_when_records_are_lost_unless_told_otherwise(
     streams: Streams, topics: Topics
 ) -> None:
@@ -143,6 +148,18 @@ def test_a_stream_fails_when_records_are_lost_unless_told_otherwise(
         streams.to_batches(streams.frame(topic), strict, "strict").awaitTermination()
     streams.to_batches(streams.frame(topic, **lenient), loose, "loose").awaitTermination()
     assert loose.values == [*range(10), *range(25, 30)]
+
+
+@BOTH
+def test_a_stream_from_topic_to_topic_goes_on_where_it_stopped(
+    streams: Streams, topics: Topics, read: Read
+) -> None:
+    origin, target = topics.create(2), topics.create(2)
+    frame = streams.frame(origin, maxOffsetsPerTrigger=30).select("key", "value")
+    for low, high in ((0, 50), (50, 80)):
+        topics.send_values(origin, numbers(low, high), partitions=2)
+        streams.to_topic(frame, target).awaitTermination()
+    assert Counter(int(row.value) for row in read(target).collect()) == Counter(range(80))
 
 
 def test_what_a_batch_wrote_before_a_crash_is_not_written_again(
@@ -167,13 +184,19 @@ def test_what_a_batch_wrote_before_a_crash_is_not_written_again(
     assert found == Counter(range(120))
 
 
-def test_a_stream_outlives_a_broker_that_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+@BOTH
+def test_a_stream_outlives_a_broker_that_is_killed(
+    spark: SparkSession, tmp_path: Path, source: str
+) -> None:
     with tidelog.local(nodes=3) as broker:
         topics = Topics(broker.bootstrap, replicas=3)
-        streams = Streams(spark, topics, tmp_path)
-        source, target = topics.create(3), topics.create(3)
-        topics.send_values(source, numbers(0, 300), partitions=3)
-        frame = streams.frame(source, maxOffsetsPerTrigger=100).select("value")
+        streams = Streams(spark, topics, tmp_path, source)
+        origin, target = topics.create(3), topics.create(3)
+        topics.send_values(origin, numbers(0, 300), partitions=3)
+        # Java's admin client waits as long for a leader that it was told of before it died.
+        patience = {f"kafka_{each}_timeout_ms": 15_000 for each in ("request", "default_api")}
+        given = patience if source == "kafka" else {}
+        frame = streams.frame(origin, maxOffsetsPerTrigger=100, **given).select("value")
         query = streams.to_topic(frame, target, processingTime="200 milliseconds")
         try:
             deadline = time.monotonic() + 120
@@ -181,12 +204,12 @@ def test_a_stream_outlives_a_broker_that_is_killed(spark: SparkSession, tmp_path
                 time.sleep(0.1)
 
             async def leader(cluster: Cluster) -> int:
-                node, _ = await cluster.leader(TopicPartition(source, 0), cluster.deadline())
+                node, _ = await cluster.leader(TopicPartition(origin, 0), cluster.deadline())
                 return node.id
 
             assert broker.cluster is not None
             broker.cluster.kill(topics.run(leader))
-            topics.send_values(source, numbers(300, 600), partitions=3)
+            topics.send_values(origin, numbers(300, 600), partitions=3)
             query.processAllAvailable()
         finally:
             query.stop()
@@ -196,4 +219,7 @@ def test_a_stream_outlives_a_broker_that_is_killed(spark: SparkSession, tmp_path
             .load()
             .collect()
         )
-        assert Counter(int(row.value) for row in rows) == Counter(range(600))
+        found = Counter(int(row.value) for row in rows)
+        assert found.keys() == set(range(600))
+        # The connector's sink promises at least once, ours once.
+        assert source == "kafka" or found == Counter(range(600))

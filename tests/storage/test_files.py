@@ -105,13 +105,17 @@ def kill_after(disk: FaultDisk, changes: int) -> None:
     disk.watch = count
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
 @pytest.mark.parametrize("changes", range(7))
-def test_a_vote_that_a_killed_process_left_is_durable_once_it_was_read(changes: int) -> None:
+def test_a_vote_that_a_killed_process_left_is_durable_once_it_was_read(
+    changes: int, goes_on: bool
+) -> None:
     disk = FaultDisk()
-    VoteFile(disk, "vote").save(VOTE)
+    file = VoteFile(disk, "vote")
+    file.save(VOTE)
     kill_after(disk, changes)
-    with contextlib.suppress(Killed):
-        VoteFile(disk, "vote").save(Vote(Term(8), -1, 0, Offset(40)))
+    with contextlib.suppress(Killed):  # by an append, or beside the old file
+        (file if goes_on else VoteFile(disk, "vote")).save(Vote(Term(8), -1, 0, Offset(40)))
     found = VoteFile(disk.killed(), "vote").load()
     for each in disk.outcomes(random.Random(0), 50):
         assert VoteFile(each, "vote").load() == found
@@ -135,19 +139,56 @@ def test_a_save_that_failed_may_be_tried_again() -> None:
         assert VoteFile(each, "vote").load() == later
 
 
-def test_a_damaged_vote_is_reported() -> None:
+def test_a_file_of_votes_grows_and_begins_anew() -> None:
     disk = FaultDisk()
-    VoteFile(disk, "vote").save(VOTE)
+    file = VoteFile(disk, "vote")
+    sizes = []
+    for term in range(1, 200):
+        file.save(Vote(Term(term), 1, 0, Offset(0)))
+        sizes.append(len(disk.content("vote")))
+    assert sizes[1] == 2 * sizes[0]
+    assert max(sizes) < 4096 + sizes[0]
+    assert sizes != sorted(sizes)  # it began anew
+    found = VoteFile(disk, "vote")
+    assert found.load() == Vote(Term(199), 1, 0, Offset(0))
+    found.save(Vote(Term(200), 1, 0, Offset(0)))
+    assert len(disk.content("vote")) == sizes[-1] + sizes[0]  # it went on where it was
+    assert VoteFile(disk, "vote").load() == Vote(Term(200), 1, 0, Offset(0))
+
+
+def test_a_copy_of_a_vote_that_rots_leaves_the_other() -> None:
+    disk = FaultDisk()
+    file = VoteFile(disk, "vote")
+    file.save(VOTE)
+    later = Vote(Term(8), -1, 0, Offset(40))
+    file.save(later)
     whole = disk.content("vote")
     for position in range(len(whole)):
         content = bytearray(whole)
         content[position] ^= 1
         disk.overwrite("vote", bytes(content))
-        with pytest.raises(DamagedLog, match="vote is damaged"):
+        found = VoteFile(disk, "vote")
+        assert found.load() == later
+        found.save(Vote(Term(9), 1, 0, Offset(40)))
+        assert VoteFile(disk, "vote").load() == Vote(Term(9), 1, 0, Offset(40))
+
+
+def test_a_vote_of_which_no_copy_is_whole_is_reported() -> None:
+    disk = FaultDisk()
+    VoteFile(disk, "vote").save(VOTE)
+    whole = disk.content("vote")
+    half = len(whole) // 2
+    for position in range(half):
+        content = bytearray(whole)
+        content[position] ^= 1
+        content[half + position] ^= 1
+        disk.overwrite("vote", bytes(content))
+        with pytest.raises(DamagedLog, match="no vote is whole"):
             VoteFile(disk, "vote").load()
     disk.overwrite("vote", whole[:3])
-    with pytest.raises(DamagedLog, match="shorter than its header"):
+    with pytest.raises(DamagedLog, match="no vote is whole"):
         VoteFile(disk, "vote").load()
+
 
 
 # --- Snapshots -----------------------------------------------------------------------------------

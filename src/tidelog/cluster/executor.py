@@ -1,8 +1,11 @@
 """Blocking work of all replicas of a node, off the event loop, in a few threads.
 
-A lane is one thread that takes what is queued as one round and reports the whole round to the loop
-at once, so that a busy disk costs the loop one wake-up a round and not one a partition. Flushes
-have a lane of their own: nothing that takes long may stand before an acknowledgement.
+A lane is a queue and a thread that takes what is queued as one round and reports the whole round to
+the loop at once, so that a busy disk costs the loop one wake-up a round and not one a partition.
+Flushes have a lane of their own: nothing that takes long may stand before an acknowledgement.
+
+Votes have several threads, because file systems join syncs that wait side by side. Flushes do not:
+what was appended while one round ran is joined by the next, and more threads cost more processor.
 """
 
 import asyncio
@@ -17,27 +20,25 @@ log = logging.getLogger(__name__)
 Job = Callable[[], None]
 Done = Callable[[OSError | None], None]
 
-# Which thread does what. Votes are rare and must not wait behind a compaction; neither may a
-# snapshot chunk, and compaction may take as long as it likes. Replicas are opened and removed
-# beside all that, because a topic of a thousand partitions must not stop those that are there.
-THREADS: Final = {
-    "flush": "flush",
-    "vote": "vote",
-    "snapshot": "snapshot",
-    "compact": "compact",
-    "open": "open",
-}
+# Threads of each lane. Votes are rare and must not wait behind a compaction; neither may a snapshot
+# chunk, and compaction may take as long as it likes. Replicas are opened and removed beside all
+# that, because a topic of a thousand partitions must not stop those that are there.
+THREADS: Final = {"flush": 1, "vote": 4, "snapshot": 1, "compact": 1, "open": 1}
 # Most jobs of one round, where a round is not one flush. Of a thousand votes the first may be sent
 # before the last is on disk: an election that waits for all of them is over before it is counted.
-ROUNDS: Final = {"vote": 16}
+ROUNDS: Final = {"vote": 4}
 YIELD: Final = "apply"  # a lane without work: give the loop a turn
 
 
 class Lane:
-    """One thread that runs jobs in order."""
+    """Threads that run jobs: one of them in order, several as it comes."""
 
     def __init__(
-        self, name: str, loop: asyncio.AbstractEventLoop, most: int | None = None
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        threads: int = 1,
+        most: int | None = None,
     ) -> None:
         """`most` is how many jobs a round may have; None: all that wait."""
         self._loop = loop
@@ -45,10 +46,12 @@ class Lane:
         self._queue: deque[tuple[Job, Done]] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        self.rounds = 0
-        self.jobs = 0
-        self._thread = threading.Thread(target=self._work, name=f"tidelog-{name}", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"tidelog-{name}", daemon=True)
+            for _ in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -59,11 +62,12 @@ class Lane:
             self._wake.notify()
 
     def close(self) -> None:
-        """Finish what is queued and end the thread; completions that come now are dropped."""
+        """Finish what is queued and end the threads; completions that come now are dropped."""
         with self._wake:
             self._closed = True
-            self._wake.notify()
-        self._thread.join()
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         while True:
@@ -75,8 +79,6 @@ class Lane:
                 taken = len(self._queue) if self._most is None else self._most
                 jobs = [self._queue.popleft() for _ in range(min(taken, len(self._queue)))]
             finished = [(done, _run(job)) for job, done in jobs]
-            self.rounds += 1
-            self.jobs += len(jobs)
             try:
                 self._loop.call_soon_threadsafe(_report, finished)
             except RuntimeError:
@@ -109,10 +111,9 @@ class Executor:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        threads = {
-            name: Lane(name, loop, ROUNDS.get(name)) for name in dict.fromkeys(THREADS.values())
+        self.lanes = {
+            name: Lane(name, loop, threads, ROUNDS.get(name)) for name, threads in THREADS.items()
         }
-        self.lanes = {lane: threads[thread] for lane, thread in THREADS.items()}
 
     def submit(self, lane: str, job: Job, done: Done) -> None:
         if lane == YIELD:
@@ -121,5 +122,5 @@ class Executor:
             self.lanes[lane].submit(job, done)
 
     def close(self) -> None:
-        for lane in dict.fromkeys(self.lanes.values()):
+        for lane in self.lanes.values():
             lane.close()

@@ -9,6 +9,7 @@ rows       records to rows
 reader     batch and stream reads
 sink       batch and stream writes
 source     the data source itself
+workers    the processes in which Spark runs Python
 session    a SparkSession with the settings that matter
 lag        how far streams are behind
 lake       topics as Iceberg tables, and reading them with the live tail

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +35,7 @@ from tidelog.spark.planning import Planner, connect
 from tidelog.spark.ranges import Positions, Slice, from_json, pack, share, slices, to_json
 from tidelog.spark.rows import Rows
 from tidelog.spark.schema import layout
+from tidelog.spark.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +64,7 @@ class _Reading:
         self._rows = Rows(self._layout, options.formats)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle()
         options = self._options
         reader = ArrowReader(
             connect(options.client),
@@ -144,7 +148,12 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         """Offsets are kept by Spark: there is nothing to do."""
 
     def stop(self) -> None:
-        """The client goes with the process."""
+        """End the process, and the client with it, if Spark has closed its side.
+
+        That is how Spark ends a stream, and its own code would put two tracebacks on the terminal.
+        """
+        if type(sys.exc_info()[1]) is EOFError:
+            os._exit(0)
 
     def _check_losses(self, begin: Positions, end: Positions) -> None:
         """Complain about partitions that are gone or went backwards."""

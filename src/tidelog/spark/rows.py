@@ -113,6 +113,8 @@ class Rows:
                 return pa.repeat(pa.scalar(int(chunk.stamped), kind), rows)
             case "key":
                 return self._key(chunk.records.column("key"), kind)
+            case "headers":
+                return _headers(chunk.records.column("headers").cast(kind))
             case "value" if self._formats.value is Format.STRING:
                 return pa.nulls(0)  # replaced by what is decoded
         column = chunk.records.column(source)
@@ -133,6 +135,12 @@ class Rows:
         decoded = decoding.decode_json(keys, fields)
         missing = pc.or_(keys.is_null(), decoded.bad)
         return pa.StructArray.from_arrays(decoded.columns, fields=list(kind), mask=missing)
+
+
+def _headers(headers: pa.ListArray) -> pa.ListArray:
+    """Return headers as Spark's own source has them: null where a record has none."""
+    none = pc.equal(pc.list_value_length(headers), 0)
+    return pc.if_else(none, pa.scalar(None, headers.type), headers)
 
 
 def arrow_schema(schema: StructType) -> Any:

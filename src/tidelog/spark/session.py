@@ -24,10 +24,13 @@ travels unless `ship` says no.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +88,11 @@ def session(
     for key, value in wanted.items():
         builder = builder.config(key, value)
     if remote is not None:  # a server of Spark Connect in this process: it has this package
-        return _connected(builder.remote(remote).getOrCreate(), {}, ship=bool(ship))
+        with warnings.catch_warnings():
+            # It is started with these settings, and then offered them once more.
+            warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
+            spark = builder.remote(remote).getOrCreate()
+        return _connected(spark, {}, ship=bool(ship))
     spark = builder.master(master).getOrCreate()
     spark.sparkContext.setLogLevel(log_level)
     if ship or (ship is None and not _is_everywhere(spark, master)):
@@ -108,11 +115,13 @@ def _connected(
 
 
 def package_zip() -> Path:
-    """Write this package, as tasks need it, to a zip file in a temporary directory."""
+    """Write this package, as tasks need it, to a zip file that goes with this process."""
     import tidelog
 
     sources = Path(tidelog.__file__).parent
-    target = Path(tempfile.mkdtemp(prefix="tidelog-package-")) / "tidelog.zip"
+    directory = tempfile.mkdtemp(prefix="tidelog-package-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    target = Path(directory) / "tidelog.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for room in ("records", "client", "spark"):
             for path in sorted((sources / room).rglob("*.py")):

@@ -38,6 +38,7 @@ from tidelog.records import Codec
 from tidelog.spark.options import OptionError, WriteOptions
 from tidelog.spark.planning import connect
 from tidelog.spark.schema import HEADERS
+from tidelog.spark.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -71,6 +72,7 @@ class _Writing:
         self._job = uuid.uuid4().hex  # the same in all tasks of this write and all their attempts
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+        settle()
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
         options = self._options

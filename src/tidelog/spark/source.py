@@ -11,6 +11,7 @@ from tidelog.spark.options import OptionError, read_options, write_options
 from tidelog.spark.reader import TopicReader, TopicStreamReader
 from tidelog.spark.schema import default_schema
 from tidelog.spark.sink import TopicStreamWriter, TopicWriter
+from tidelog.spark.workers import settle
 
 if TYPE_CHECKING:
     from tidelog.spark.lake.reading import LakeReader
@@ -54,6 +55,7 @@ class TidelogSource(DataSource):
     def streamWriter(
         self, schema: StructType, overwrite: bool
     ) -> TopicStreamWriter | LakeStreamWriter:
+        settle()  # Spark asks for a writer in every batch, and once more to commit it
         if self._of_a_lake:
             from tidelog.spark.lake.sink import LakeStreamWriter
 

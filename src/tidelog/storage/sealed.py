@@ -12,11 +12,12 @@ the new content; before that, the old or the new, never a mix.
 import contextlib
 import posixpath
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
 
-from tidelog.records import NO_OFFSET
+from tidelog.records import NO_OFFSET, Buffer
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import DamagedLog
 
@@ -29,11 +30,16 @@ _HEADER: Final = struct.Struct(">4sI")
 
 def save_sealed(disk: Disk, path: str, magic: bytes, payload: bytes) -> None:
     """Replace the file's content; durable when this returns."""
+    replace_file(disk, path, [_HEADER.pack(magic, crc32c(payload)), payload])
+
+
+def replace_file(disk: Disk, path: str, content: Sequence[Buffer]) -> None:
+    """Put a new file in the place of another; durable when this returns."""
     staging = path + STAGING
     file = disk.open(staging, create=True)
     try:
         file.truncate(0)
-        file.append([_HEADER.pack(magic, crc32c(payload)), payload])
+        file.append(content)
         file.sync()
     finally:
         file.close()

@@ -69,9 +69,7 @@ class Lake:
             ) from None
 
         if self.catalog is not None:
-            return load_catalog(
-                "tidelog", type="rest", uri=self.catalog, warehouse=self.address, **self.settings
-            )
+            return self._open_rest(self.catalog)
         if not self.address.startswith("file://"):
             raise LakeError(
                 f"{self.place} is no local directory, and the catalog of SQLite is a local file: "
@@ -86,6 +84,17 @@ class Lake:
             warehouse=self.address,
             **self.settings,
         )
+
+    def _open_rest(self, address: str) -> Catalog:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import RESTError
+
+        try:
+            return load_catalog(
+                "tidelog", type="rest", uri=address, warehouse=self.address, **self.settings
+            )
+        except (OSError, RESTError) as error:
+            raise LakeError(f"The catalog at {address} does not serve this lake: {error}") from None
 
     def exists(self) -> bool:
         """Tell whether there is a lake; a REST catalog always is."""

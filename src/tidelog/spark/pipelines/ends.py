@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 LAKE: Final = "TIDELOG_LAKE"
+CATALOG: Final = "TIDELOG_LAKE_CATALOG"
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 # Names of observed figures, which the progress of a flow carries: rows that were written.
 WRITTEN: Final = "written"
@@ -33,6 +34,13 @@ def bootstrap() -> str:
 def lake() -> str:
     """Return the place of the lake that this pipeline writes."""
     return os.environ.get(LAKE, "lake")
+
+
+def lake_options(table: str) -> dict[str, str]:
+    """Return the options of a write to a table of the lake."""
+    options = {"lake": lake(), "table": table}
+    catalog = os.environ.get(CATALOG)
+    return options if catalog is None else {**options, "lakeCatalog": catalog}
 
 
 def from_topic(
@@ -86,7 +94,7 @@ def to_lake(
         from pyspark import pipelines as dp
 
         name = _name(query)
-        given = {"lake": lake(), "table": table, **options}
+        given = {**lake_options(table), **options}
         if partition_by is not None:
             given["partitionBy"] = partition_by
         dp.create_sink(name, "tidelog", given)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.client import ClientError, UnknownTopic
 from tidelog.client.blocking import Blocking
-from tidelog.spark.pipelines.ends import BOOTSTRAP, LAKE
+from tidelog.spark.pipelines.ends import BOOTSTRAP, CATALOG, LAKE, lake_options
 from tidelog.spark.pipelines.events import (
     Ended,
     Event,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 # The property of a table that is published: under which name.
 PUBLISHED: Final = "tidelog.lake"
+_CATALOG_SETTING: Final = "spark.tidelog.catalog"
 _FLOW: Final = re.compile(r"Flow '?([^\s']+)'? (?:is|has) ([A-Z_]+)\b")
 _UNRESOLVED: Final = re.compile(
     r"Failed to resolve flow: '?([^\s']+?)'?\.\s+Error: (.*)", re.DOTALL
@@ -191,8 +192,7 @@ class Runner:
                     spark.table(_qualified(spec, table))
                     .coalesce(1)
                     .write.format("tidelog")
-                    .option("lake", self._order.lake)
-                    .option("table", target)
+                    .options(**lake_options(target))
                     .mode("overwrite")
                     .save()
                 )
@@ -214,6 +214,9 @@ class Runner:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ[BOOTSTRAP] = self._order.bootstrap
         os.environ[LAKE] = self._order.lake
+        catalog = spec.configuration.get(_CATALOG_SETTING)
+        if catalog is not None:
+            os.environ[CATALOG] = catalog
         if self._order.master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         state = self._project.state
