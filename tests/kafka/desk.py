@@ -92,6 +92,7 @@ class PretendNode:
         self.leaders = LeaderTable()
         self.controller = QuickController(cast(Any, self))
         self.dead: set[int] = set()
+        self.gone_since_a_moment: set[int] = set()  # of these
         self.hosted: dict[tuple[str, int], PretendPartition] = {}
         self.handovers: list[int] = []
         self.operated: list[bytes] = []
@@ -144,6 +145,9 @@ class PretendNode:
 
     def is_alive(self, node_id: int) -> bool:
         return node_id not in self.dead
+
+    def was_alive(self, node_id: int) -> bool:
+        return node_id not in self.dead - self.gone_since_a_moment
 
     def controller_id(self) -> NodeId | None:
         return self.leaders.get(CONTROLLER_GROUP)

@@ -96,6 +96,17 @@ def test_a_dead_leader_and_dead_replicas_are_told(tmp_path: Path) -> None:
     assert {each.node_id for each in answer.brokers} == {1, 3}
 
 
+def test_a_node_that_is_gone_since_a_moment_is_told_of_and_leads_nothing(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.create("t", 1, 3)
+    with_leader(desk, "t", node=2)
+    desk.node.dead.add(2)
+    desk.node.gone_since_a_moment.add(2)
+    answer = ask(desk, 12, [named("t")])
+    assert {each.node_id for each in answer.brokers} == {1, 2, 3}
+    assert answer.topics[0].partitions[0].leader_id == -1
+
+
 def test_topics_by_id(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.create("t")

@@ -119,6 +119,9 @@ class Node:
     def is_alive(self, node_id: int) -> bool:
         return self.presence.is_alive(NodeId(node_id))
 
+    def was_alive(self, node_id: int) -> bool:
+        return self.presence.was_alive(NodeId(node_id))
+
     def leader_of(self, topic: str, index: int) -> tuple[NodeId | None, int]:
         """Who leads a partition, and in which epoch, as far as this node knows."""
         group = self.state.group_of(topic, index)

@@ -84,6 +84,9 @@ class Partition:
         self._awaited: dict[int, _Awaited] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._seen: tuple[object, ...] = ()
+        # What `bounds` said last, and of what.
+        self._bounds = (0, 0, 0)
+        self._bounds_of: tuple[int, ...] = ()
         self._snapshotting = False
         self._snapshot_at = 0  # when the last one began, in milliseconds
         self.closed = False  # this node has the replica no more
@@ -136,6 +139,16 @@ class Partition:
     @property
     def end(self) -> int:
         return self._client(Offset(self.core.appended + 1))
+
+    @property
+    def bounds(self) -> tuple[int, int, int]:
+        """Start, high watermark and end. Every fetch asks, mostly of a log that did not move."""
+        core = self.core
+        now = (core.readable, core.appended, self._first(), self._translation.changes)
+        if now != self._bounds_of:
+            self._bounds = (self.log_start, self.high_watermark, self.end)
+            self._bounds_of = now
+        return self._bounds
 
     @property
     def size(self) -> int:

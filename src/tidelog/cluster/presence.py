@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 HELLO_S: Final = 0.5  # how often a node says that it is there
 EVERYTHING_S: Final = 5.0  # how often it says all that it leads
 SILENCE_S: Final = 2.5  # five times that it did not say so
+RECENT_S: Final = 15.0  # after which nobody asks for a node any more that is gone
 CALL_TIMEOUT_S: Final = 1.0
 # A connection broke: how long the node may take to answer on a new one.
 SECOND_CHANCE_S: Final = 0.25
@@ -31,7 +32,8 @@ SECOND_CHANCE_S: Final = 0.25
 class Presence:
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._heard: dict[NodeId, float] = {}
+        self._heard: dict[NodeId, float] = {}  # of those that are not known to be gone
+        self._last_heard: dict[NodeId, float] = {}
         self._claims: dict[GroupId, Claim] = {}  # what this node leads, as it was last told
         self._news: dict[GroupId, Claim] = {}
         self._telling: set[asyncio.Task[None]] = set()
@@ -58,8 +60,15 @@ class Presence:
         heard = self._heard.get(node)
         return heard is not None and self._node.loop.time() - heard < SILENCE_S
 
+    def was_alive(self, node: NodeId) -> bool:
+        """Whether a node is there, or was a moment ago."""
+        heard = self._last_heard.get(node)
+        return node == self._node.id or (
+            heard is not None and self._node.loop.time() - heard < RECENT_S
+        )
+
     def heard(self, node: NodeId) -> None:
-        self._heard[node] = self._node.loop.time()
+        self._heard[node] = self._last_heard[node] = self._node.loop.time()
 
     def connected(self, node: NodeId) -> None:
         """A node can be reached: it may just have started, and know of no leader yet."""

@@ -2,7 +2,8 @@
 
 A request is answered at once if it has enough to show, or something to say (an error, another
 replica to go to). Otherwise it waits, without a task of its own: it is a timer and a watcher on
-each of its partitions, and whichever of them moves first looks whether there is enough now.
+each of its partitions, and whichever of them moves first looks whether there is enough now. Only
+those that moved are read again.
 
 What a partition answers, in this order, which is Kafka's:
 
@@ -18,6 +19,7 @@ What a partition answers, in this order, which is Kafka's:
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -110,6 +112,8 @@ class Fetch:
         self._timer: asyncio.TimerHandle | None = None
         self._stops: list[Callable[[], None]] = []
         self._bytes = 0  # that a waiting request has seen so far
+        self._before: list[Fetched] = []  # what it read when it began to wait
+        self._moved: set[int] = set()  # places in that of partitions that moved since
 
     def begin(self) -> "asyncio.Future[RawAnswer] | RawAnswer":
         request = self._request
@@ -121,6 +125,7 @@ class Fetch:
         self._future.add_done_callback(self._stop)
         self._timer = loop.call_later(min(request.max_wait_ms / 1000, MAX_WAIT_S), self._finish)
         self._bytes = total
+        self._before = fetched
         self._watch(fetched)
         return self._future
 
@@ -128,15 +133,16 @@ class Fetch:
 
     def _watch(self, fetched: list[Fetched]) -> None:
         node = self._context.node
-        for followed, now in zip(self._followed, fetched, strict=True):
+        for place, (followed, now) in enumerate(zip(self._followed, fetched, strict=True)):
             partition = node.partition(self._name(followed) or "", followed.asked.partition)
             if partition is not None:
                 seen = max(followed.asked.offset, now.high_watermark)
-                waiting = _Waiting(self, partition, seen)
+                waiting = _Waiting(self, place, partition, seen)
                 self._stops.append(partition.watch(waiting.look))
 
-    def grew(self, count: int) -> None:
+    def grew(self, place: int, count: int) -> None:
         """One of the partitions has so many bytes more to show."""
+        self._moved.add(place)
         self._bytes += count
         if self._bytes >= self._request.min_bytes:
             self._finish()
@@ -146,7 +152,9 @@ class Fetch:
         """Whether it matters how many bytes there are, and not just that there are some."""
         return self._request.min_bytes > 1
 
-    def end_waiting(self) -> None:
+    def end_waiting(self, place: int) -> None:
+        """One of the partitions has something to say."""
+        self._moved.add(place)
         self._finish()
 
     def _finish(self) -> None:
@@ -170,13 +178,20 @@ class Fetch:
     # --- Reading ----------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[Fetched], int, bool]:
-        """Read what there is now: all partitions, the bytes, whether not to wait for more."""
+        """Read what there is now: all partitions, the bytes, whether not to wait for more.
+
+        A request that waited reads what moved meanwhile; the rest is as it was.
+        """
         left = max(0, min(self._request.max_bytes, MAX_BYTES))
         total = 0
         urgent = False
         all_fetched: list[Fetched] = []
-        for followed in self._followed:
-            fetched = self._read_one(followed, left, total == 0)
+        waited = bool(self._before)
+        for place, followed in enumerate(self._followed):
+            if waited and place not in self._moved:
+                fetched = self._before[place]
+            else:
+                fetched = self._read_one(followed, left, total == 0)
             all_fetched.append(fetched)
             left -= fetched.bytes
             total += fetched.bytes
@@ -215,7 +230,7 @@ class Fetch:
     def _name(self, followed: Followed) -> str | None:
         if not self._by_id:
             return followed.name
-        topic = self._context.node.state.topics_by_id.get(UUID(bytes=followed.key))
+        topic = self._context.node.state.topics_by_id.get(_topic_id(followed.key))
         return None if topic is None else topic.name
 
     def _partition(self, name: str, asked: Asked) -> "Partition | ErrorCode":
@@ -242,14 +257,14 @@ class Fetch:
         ):
             fetched.error = ErrorCode.unsupported_compression_type
             return
-        start, mark = partition.log_start, partition.high_watermark
+        start, mark, log_end = partition.bounds
         if asked.last_epoch >= 0:
             end = partition.end_of_epoch(asked.last_epoch)
             if end is None or asked.offset < start:
                 raise OffsetOutOfRange
             if end[0] < asked.last_epoch or end[1] < asked.offset:
                 fetched.diverging = end
-        if not start <= asked.offset <= max(mark, partition.end):
+        if not start <= asked.offset <= max(mark, log_end):
             raise OffsetOutOfRange
         fetched.high_watermark, fetched.log_start = mark, start
         if fetched.diverging is not None:
@@ -294,10 +309,11 @@ class Fetch:
 class _Waiting:
     """One partition of a request that waits."""
 
-    __slots__ = ("_epoch", "_fetch", "_leads", "_partition", "_seen")
+    __slots__ = ("_epoch", "_fetch", "_leads", "_partition", "_place", "_seen")
 
-    def __init__(self, fetch: Fetch, partition: "Partition", seen: int) -> None:
+    def __init__(self, fetch: Fetch, place: int, partition: "Partition", seen: int) -> None:
         self._fetch = fetch
+        self._place = place  # in the request
         self._partition = partition
         self._seen = seen  # offset up to which its bytes were counted
         self._leads = partition.is_leader
@@ -307,25 +323,30 @@ class _Waiting:
         """Something moved: end the wait, or count what has come."""
         partition, fetch = self._partition, self._fetch
         try:
+            start, mark, _ = partition.bounds
             if (
                 partition.closed
                 or partition.is_leader != self._leads
                 or partition.epoch != self._epoch
-                or partition.log_start > self._seen
+                or start > self._seen
             ):
-                fetch.end_waiting()
+                fetch.end_waiting(self._place)
                 return
-            mark = partition.high_watermark
             if mark <= self._seen:
                 return
             if not fetch.wants_bytes:
-                fetch.end_waiting()
+                fetch.end_waiting(self._place)
                 return
             chunk = partition.read(self._seen, MAX_BYTES)
             self._seen = max(chunk.next_offset, mark)
-            fetch.grew(chunk.bytes)
+            fetch.grew(self._place, chunk.bytes)
         except (OSError, LookupError, LocalError):
-            fetch.end_waiting()  # which finds out what is wrong, and says so
+            fetch.end_waiting(self._place)  # which finds out what is wrong, and says so
+
+
+@lru_cache(maxsize=1024)
+def _topic_id(key: bytes) -> UUID:
+    return UUID(bytes=key)
 
 
 def nearest(context: Context, partition: "Partition", offset: int, rack: str) -> int:

@@ -40,7 +40,7 @@ async def handle_metadata(context: Context, request: Any) -> Any:
                 port=broker.port,
                 rack=broker.rack,
             )
-            for broker in view.brokers(context)
+            for broker in view.brokers(context, recent=True)
         ),
         cluster_id=context.node.state.cluster_id,
         controller_id=view.controller_id(context),

@@ -38,10 +38,18 @@ class PartitionView:
     offline: tuple[int, ...]
 
 
-def brokers(context: Context) -> Iterator[Broker]:
-    """Return the nodes that clients can reach: this one, and those that are known to be up."""
+def brokers(context: Context, *, recent: bool = False) -> Iterator[Broker]:
+    """Return the nodes that clients can reach: this one, and those that are known to be up.
+
+    `recent`: also those that are gone since a moment. A client that is about to ask such a node
+    finds out by trying. If it were told of the node no more, Java's admin client would wait for the
+    node to come back until its call times out.
+    """
     members = context.node.state.members
-    for id_ in reachable(context, sorted(members)):
+    up = reachable(context, sorted(members))
+    for id_ in sorted(members):
+        if id_ not in up and not (recent and context.node.was_alive(id_)):
+            continue
         where = address(context, id_)
         yield Broker(id_, where.host, where.port, members[id_].rack)
 

@@ -43,6 +43,8 @@ class Translation:
         # The map covers the log offsets [start, end]; nothing yet while end == start - 1.
         self.start = start
         self.end = Offset(start - 1)
+        # How often something else happened than an append: answers from before may not hold.
+        self.changes = 0
         # Internal offsets below `start`; counts from 0, and not yet `_anchored`, until a snapshot
         # tells how many they are.
         self._before = 0
@@ -81,6 +83,7 @@ class Translation:
         """The end of the log, from this offset on, is gone."""
         if first_removed > self.end:
             return
+        self.changes += 1
         first_removed = max(first_removed, self.start)
         keep = bisect_left(self._firsts, first_removed)
         for column in (self._firsts, self._deltas, self._clients):
@@ -108,6 +111,7 @@ class Translation:
 
     def reset(self, start: Offset) -> None:
         """The log was emptied and begins anew at `start`, after a snapshot at `start - 1`."""
+        self.changes += 1
         self.start = start
         self.end = Offset(start - 1)
         self._before = 0
@@ -161,6 +165,7 @@ class Translation:
 
         Raises `CorruptSnapshot`, and is unchanged, if the two contradict each other.
         """
+        self.changes += 1
         reader = Reader(state, "translation", _VERSION)
         count = reader.number(offset + 1)
         reader.finish()
