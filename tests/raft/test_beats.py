@@ -107,6 +107,20 @@ def test_elections_without_room_wait_for_their_turn_the_longest_overdue_first() 
     assert not beats.tick(now, room=2).elections
 
 
+def test_a_node_that_did_not_run_does_not_blame_others_for_the_silence() -> None:
+    follows, leads = follower(G), leader()
+    leads.tick(500)
+    for beats in (follows, leads):
+        beats.overslept(60_500, 61_000)
+        due = beats.tick(61_000)
+        assert not due.elections
+        assert not due.quorum_lost
+        beats.check_invariants()
+    # From then on they are as impatient as ever.
+    assert any(follows.tick(61_000 + later).elections for later in range(0, 2001, 10))
+    assert any(leads.tick(61_000 + later).quorum_lost for later in range(0, 2001, 10))
+
+
 def test_a_leader_that_is_heard_takes_its_group_out_of_the_queue_for_elections() -> None:
     beats = follower(G, GroupId(8))
     beats.suspect(N1, 0)

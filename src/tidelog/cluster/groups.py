@@ -33,9 +33,10 @@ log = logging.getLogger(__name__)
 SWEEP_S: Final = 0.5
 # When to stand again after the leader's node was found to be gone.
 SUSPECT_AGAIN_S: Final = (0.08, 0.1, 0.2, 0.4)
-# Votes that wait for the disk, beyond which no election begins here. A vote takes one to five
-# milliseconds there, so these are over well before the shortest election timeout.
-MAX_VOTES_WAITING: Final = 64
+# Votes and flushes that wait for the disk, beyond which elections begin here one by one. Each takes
+# it a few milliseconds, so these are over well before the shortest election timeout.
+MAX_WAITING: Final = 64
+MIN_ELECTIONS: Final = 2  # that may begin at a time all the same: writers may keep the disk busy
 # A leader that lost its majority may be cut off for long. Its writers wait no longer than this for
 # somebody who knows what became of their writes: they had better ask the next leader.
 ORPHANED_S: Final = 1.0
@@ -270,7 +271,7 @@ class Groups:
             return
         # A candidate's own vote may be on its way to the disk. Without room, the timer that a
         # suspicion has set waits for its turn.
-        if core.role is not Role.CANDIDATE and self._room():
+        if core.role is not Role.CANDIDATE and self._room() > MIN_ELECTIONS:
             hosted.step(ev.ElectionTimeout())
         if again:
             self.loop.call_later(again[0], self.stand, hosted, again[1:])
@@ -352,11 +353,17 @@ class Groups:
         self._beat_timer = self.loop.call_later(max(0, due - now) / 1000, self._beat)
 
     def _room(self) -> int:
-        """How many elections may begin: not more than the disk can follow."""
-        return max(0, MAX_VOTES_WAITING - len(self.executor.lanes["vote"]))
+        """How many elections may begin: not more than the disk can follow.
+
+        An election puts votes on the disks of a majority, and then the new leader's first batch.
+        """
+        lanes = self.executor.lanes
+        return max(MIN_ELECTIONS, MAX_WAITING - len(lanes["vote"]) - len(lanes["flush"]))
 
     def _beat(self) -> None:
         self._beat_timer = None
+        now = self.now()
+        self.beats.overslept(now - self._beat_due, now)
         moved, self._moved = self._moved, {}
         for hosted in moved.values():
             self._publish_one(hosted)

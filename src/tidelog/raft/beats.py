@@ -65,6 +65,8 @@ _NO_TIMER: Final = 2**62
 _SUSPICION_MS: Final = (15, 45)
 # How soon the groups whose elections had to wait for others are looked at again.
 _CROWDED_MS: Final = 50
+# How late a tick may be, in intervals, before the node counts as not running.
+_MAX_LATE: Final = 2
 # How a role that does not lead is kept in the table.
 _STATES: Final = {
     Role.FOLLOWER: FOLLOWER,
@@ -226,6 +228,22 @@ class Beats:
             self._earliest = min(self._earliest, soon)
 
     # --- Time passes ------------------------------------------------------------------------------
+
+    def overslept(self, late: int, now: int) -> None:
+        """`tick` is called so many milliseconds after it was due.
+
+        Much later, and this node did not run: it was stopped, or had no turn. What it did not
+        listen to proves nothing, so neither its leaders nor its followers count as silent for that
+        time. Otherwise each of its groups would hold an election when it wakes up.
+        """
+        self._advance(now)
+        if late <= _MAX_LATE * self.options.interval_ms:
+            return
+        table = self._table
+        table.timer += late
+        table.replied_at += late
+        if self._earliest < _NO_TIMER:
+            self._earliest += late
 
     def next_due(self, now: int) -> int:
         """The time at which `tick` wants to be called; `now` if something is due already."""

@@ -359,7 +359,9 @@ class SimNode:
     def _beat(self) -> None:
         """Do what is due. Each step is an event of its own, so that the judge sees each."""
         assert self.beats is not None
-        due = self.beats.tick(self._beat_time(), ELECTIONS_AT_ONCE)
+        now = self._beat_time()
+        self.beats.overslept(now - self._beat_due // MS, now)
+        due = self.beats.tick(now, ELECTIONS_AT_ONCE)
         for group in due.elections:
             self._due(group, "election timeout", ElectionTimeout())
         for group in due.quorum_lost:
