@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from crc32c import crc32c
-
 from tidelog.cluster.checkpoints import Checkpoints
 from tidelog.cluster.replica import Replica
 from tidelog.machines import Machines, Producers
@@ -28,7 +26,7 @@ from tidelog.raft.proposals import Proposals
 from tidelog.raft.snapshots import Shipping
 from tidelog.raft.voter import Voter
 from tidelog.records import NO_OFFSET, Batch, BatchType, Offset, Term, ghost
-from tidelog.storage import FlushJob, Log
+from tidelog.storage import FlushJob, Log, Vote
 from tidelog.storage.cleaning import Cleaner, KeyMap
 
 # --- Commit and visibility --------------------------------------------------------------------
@@ -191,10 +189,29 @@ def forget_vote(original: Callable[..., Any], vote: Any) -> Any:
     return replace(original(vote), voted_for=None)
 
 
-def save_unsynced(_: Callable[..., None], disk: Any, path: str, magic: bytes, data: bytes) -> None:
-    file = disk.open(path, create=True)
-    file.truncate(0)
-    file.append([magic, crc32c(data).to_bytes(4, "big"), data])
+class Unsynced:
+    """A disk, or a file on it, that syncs nothing."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def open(self, path: str, create: bool = False) -> Unsynced:
+        return Unsynced(self._real.open(path, create))
+
+    def sync(self) -> None: ...
+
+
+def save_unsynced(original: Callable[..., None], file: Any, vote: Vote) -> None:
+    real = file._disk
+    if file._size:  # the first one is not lost: a damaged file would be noticed
+        file._disk = Unsynced(real)
+    try:
+        original(file, vote)
+    finally:
+        file._disk = real
 
 
 def committed_configuration(core: Core) -> Configuration:

@@ -35,9 +35,8 @@ from tidelog.sim import mistakes
 from tidelog.sim.knobs import CHORES, FAULTS
 from tidelog.sim.network import NetworkKnobs
 from tidelog.sim.scheduler import MS
-from tidelog.storage import FlushJob, Log
+from tidelog.storage import FlushJob, Log, VoteFile
 from tidelog.storage import reader as reader_module
-from tidelog.storage import vote as vote_module
 from tidelog.storage.cleaning import Cleaner, KeyMap
 from tidelog.storage.view import ReadableLog
 
@@ -284,7 +283,7 @@ PLANTS: Final[dict[str, Plant]] = {
             "vote-not-synced",
             "the vote file is written without a sync",
             (6, 7),
-            (around(vote_module, "save_sealed", mistakes.save_unsynced),),
+            (around(VoteFile, "save", mistakes.save_unsynced),),
         ),
         Plant(
             "forget-the-vote",
