@@ -112,6 +112,25 @@ def test_a_call_during_a_backoff_waits_for_the_next_attempt(run: Run) -> None:
     run(main())
 
 
+def test_a_node_that_comes_back_is_connected_with_whatever_is_left_of_the_backoff(run: Run) -> None:
+    async def main() -> None:
+        slow = Limits(backoff_first=600.0, backoff_most=600.0)
+        async with two_ends(slow) as (one, two):
+            await two.close()
+            with pytest.raises(Unreachable):
+                await one.network.call(TWO, ECHO, b"", PATIENCE)
+            again = End(2)
+            await again.listen(two.port)
+            again.knows(one)
+            waiting = asyncio.ensure_future(one.network.call(TWO, ECHO, b"back", PATIENCE))
+            await again.network.call(one.id, ECHO, b"here I am", PATIENCE)
+            assert await waiting == b"back"
+            await until(lambda: one.ear.peers[-1:] == ["+2"])
+            await again.close()
+
+    run(main())
+
+
 def test_calls_under_way_fail_at_once_when_the_peer_dies(run: Run) -> None:
     async def main() -> None:
         async with two_ends(QUICK) as (one, two):

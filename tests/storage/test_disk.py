@@ -100,7 +100,7 @@ def test_ten_thousand_segments_are_opened_with_a_handful_of_files(tmp_path: Path
     log.truncate_prefix(Offset(9_900), Term(1))
     assert flush(log) == 9_999
     log.close()
-    assert descriptors() == before
+    assert descriptors() <= before  # less, if files of other tests were closed meanwhile
     log = Log.open(disk, "log", config)
     assert (log.start, log.dirty) == (9_900, 9_999)
     assert descriptors() - before <= 1
@@ -121,7 +121,8 @@ def test_logs_share_one_pool_of_files(tmp_path: Path) -> None:
     assert descriptors() - before <= 5 + len(logs)  # and one file each to append to
     for log in logs:
         log.close()
-    assert (len(pool), descriptors()) == (0, before)
+    assert len(pool) == 0
+    assert descriptors() <= before
 
 
 def test_a_real_log_is_read_back_after_a_restart(tmp_path: Path) -> None:

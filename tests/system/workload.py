@@ -256,10 +256,16 @@ class Workload:
     def read_all(self) -> dict[int, list[tuple[int, bytes]]]:
         """Read every partition from its beginning to its end."""
         consumer = self._consumer()
+
+        def end(partition: int) -> tuple[int, int] | None:
+            # librdkafka does not wait for a partition whose leader is being elected.
+            with contextlib.suppress(KafkaException):
+                place = TopicPartition(self.topic, partition)
+                return consumer.get_watermark_offsets(place, PATIENCE)
+            return None
+
         ends = {
-            partition: consumer.get_watermark_offsets(
-                TopicPartition(self.topic, partition), PATIENCE
-            )[1]
+            partition: until(lambda: end(partition), f"an end of {partition}")[1]  # noqa: B023
             for partition in range(self.partitions)
         }
         self._assign(consumer)

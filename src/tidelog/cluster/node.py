@@ -64,6 +64,7 @@ log = logging.getLogger(__name__)
 
 JOIN_ATTEMPT_S: Final = 2.0
 JOIN_PAUSE_S: Final = 0.03
+LOOK_AGAIN_S: Final = 0.02  # whether leaders are known by now
 PATIENT_ATTEMPTS: Final = 20
 # A node that leaves in peace hands over what it leads, as long as that does not take for ever.
 GOODBYE_S: Final = 3.0
@@ -115,6 +116,18 @@ class Node:
     def on_leadership(self, listener: Callable[[Partition], None]) -> Callable[[], None]:
         """Call this when a partition here begins or ceases to lead, or is closed."""
         return self.hosting.on_leadership(listener)
+
+    async def know_leaders(self, patience: float) -> None:
+        """Return when it is known who leads each partition, or after so many seconds.
+
+        The others say what they lead as soon as they hear of this node.
+        """
+        end = self.loop.time() + patience
+        while self.loop.time() < end and any(
+            self.leader_of(topic.name, partition.index)[0] is None
+            for topic, partition in self.state.partitions()
+        ):
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def is_alive(self, node_id: int) -> bool:
         return self.presence.is_alive(NodeId(node_id))

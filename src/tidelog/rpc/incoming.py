@@ -92,6 +92,8 @@ class Session:
         connection.peer = f"n{hello.node_id} ({connection.peer}, {hello.lane.name.lower()})"
         self._keeper.seat(self, hello)
         self._local.stats.accepts += 1
+        if hello.lane is not Lane.GUEST:
+            self._local.on_came(hello.node_id)
 
     def on_frame(self, connection: Connection, frame: Frame) -> None:
         if frame.kind not in _ALLOWED[self.lane]:

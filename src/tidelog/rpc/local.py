@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final, Protocol
 
 from tidelog.raft.messages import Message
@@ -54,6 +54,7 @@ class Local:
         self.stats = stats
         self.connections: set[Connection] = set()  # every one that is not lost
         self.tasks: set[asyncio.Task[None]] = set()  # that open connections or serve calls
+        self.on_came: Callable[[NodeId], None] = lambda _: None  # a node has connected with us
         self.closing = False  # no connection is kept any more
         self._all_lost = asyncio.Event()  # set when the last of the connections is lost
         self.identify(node_id, cluster_id)

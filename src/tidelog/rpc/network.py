@@ -37,6 +37,7 @@ class Network:
         self.stats = Stats()
         self._local = Local(node_id, cluster_id, handler, limits, self.stats)
         self._keeper = Doorkeeper(self._local)
+        self._local.on_came = self._came
         self._peers: dict[NodeId, Peer] = {}
         self._guests: set[CallChannel] = set()  # each for one call to an address
         self._server: asyncio.Server | None = None
@@ -69,6 +70,13 @@ class Network:
         peer = self._peers.pop(node_id, None)
         if peer is not None:
             peer.close("the node was removed")
+
+    def _came(self, node_id: NodeId) -> None:
+        """A node that connects with us is up again: it may wait for what we have to say."""
+        peer = self._peers.get(node_id)
+        if peer is not None:
+            peer.control.hurry()
+            peer.data.hurry()
 
     def send(self, node_id: NodeId, message: Message) -> None:
         """Send a message if that is possible now; never waits and never raises."""

@@ -76,6 +76,13 @@ class Channel:
         if self._connection is not None:
             self._connection.close(reason)
 
+    def hurry(self) -> None:
+        """The node has just been here: do not wait for the rest of a backoff."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._wanted = True
+            self._backed_off()
+
     # --- Connecting -----------------------------------------------------------------------------
 
     def _connect(self) -> Connection:

@@ -27,6 +27,8 @@ from tidelog.server.names import PID_FILE, SERVING_FILE
 
 log = logging.getLogger(__name__)
 
+# How long a node that starts may listen for leaders before it lets clients in. There may be none.
+LEADERS_S: Final = 1.0
 # New objects after which the youngest are looked through for garbage. There are few cycles, and a
 # busy node has a thousand new objects in every turn of its loop.
 COLLECT_AFTER: Final = 10_000
@@ -68,6 +70,8 @@ class Server:
         await self.kafka.bind()
         await self.node.start(self.kafka.advertised)
         await self.coordinator.start()
+        # Clients ask whoever answers first, and some take "nobody leads it" for the last word.
+        await self.node.know_leaders(LEADERS_S)
         await self.kafka.start()
 
     async def stop(self) -> None:
