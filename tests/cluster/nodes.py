@@ -17,7 +17,7 @@ from tidelog.raft.types import Level
 from tidelog.records import Record, build_batch
 
 HOST = "127.0.0.1"
-PATIENCE = 20.0
+PATIENCE = 60.0
 # Nothing was written, and somebody else will take it.
 AGAIN = (Refusal.TRANSFERRING, Refusal.NOT_LEADER, Refusal.NOT_READY)
 

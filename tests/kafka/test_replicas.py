@@ -42,12 +42,13 @@ async def create(running: list[Broker], **config: str) -> tuple[Broker, list[Bro
 async def move(leader: Broker, to: Broker, running: list[Broker]) -> None:
     """Hand the partition over, and wait until everybody knows."""
     target = to.partition().core.vnode
-    outcome = await leader.node.groups.ask(
-        leader.partition().hosted, lambda token: ev.Transfer(token, target), 10.0
-    )
-    assert isinstance(outcome, ev.Done), outcome
-    await until(lambda: to.partition().is_leader, "the new leader")
-    assert (await leader_and_others(running))[0] is to
+    while leader is not to:
+        # A leader that stepped down has done its part. On a busy machine a third one may win.
+        outcome = await leader.node.groups.ask(
+            leader.partition().hosted, lambda token: ev.Transfer(token, target), 10.0
+        )
+        assert isinstance(outcome, ev.Done), outcome
+        leader, _ = await leader_and_others(running)
 
 
 def test_who_comes_to_the_wrong_node_is_told_the_right_one(tmp_path: Path) -> None:
