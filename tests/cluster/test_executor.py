@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 import uvloop
 
-from tidelog.cluster.executor import THREADS, YIELD, Executor, Lane
+from tidelog.cluster import executor as executor_module
+from tidelog.cluster.executor import THREADS, YIELD, Done, Executor, Lane
 
 Main = Callable[[asyncio.AbstractEventLoop], Coroutine[None, None, None]]
 PATIENCE = 60.0
@@ -76,7 +77,16 @@ def test_an_error_of_the_disk_is_handed_on_and_a_mistake_becomes_one(
     assert sum("in a way that it should not" in each.message for each in caplog.records) == 1
 
 
-def test_what_waits_is_one_round_and_one_report_in_order() -> None:
+def test_what_waits_is_one_round_and_one_report_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[int] = []
+    original = executor_module._report
+
+    def report(finished: list[tuple[Done, OSError | None]]) -> None:
+        reports.append(len(finished))
+        original(finished)
+
+    monkeypatch.setattr(executor_module, "_report", report)
+
     async def main(loop: asyncio.AbstractEventLoop) -> None:
         lane = Lane("test", loop)
         gate, began = threading.Event(), threading.Event()
@@ -98,6 +108,7 @@ def test_what_waits_is_one_round_and_one_report_in_order() -> None:
         await last
         assert ran == list(range(1, 11))
         assert done == list(range(11))
+        assert reports == [1, 11]
         lane.close()
 
     run(main)

@@ -3,8 +3,7 @@
 Handlers only step replicas. What steps leave behind is published to the heartbeat table: a changed
 role, term or configuration once an iteration of the loop, for all groups that were touched in it; a
 follower that is quiet or no longer so before the next heartbeat, which is all it matters to. One
-timer drives the heartbeats and elections of all groups; one drives flushes
-that nobody asked for.
+timer drives the heartbeats and elections of all groups; one drives flushes that nobody asked for.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Small files that are either whole or as they were: a term and vote, the state of a log.
+"""Small files that are either whole or as they were: the state of a log, a checkpoint.
 
     position  size  field
            0     4  magic, which names the kind of file
