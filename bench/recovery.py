@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from tidelog.cluster.replica import Outcome, Replica
+from tidelog.cluster.replica import Job, Outcome, Replica
 from tidelog.raft import events as ev
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Options
@@ -49,7 +49,7 @@ class Member:
         self.flush_all = flush_all
         self.finished: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self._jobs: queue.SimpleQueue[
-            tuple[Callable[[], None], Callable[[OSError | None], None]] | None
+            tuple[Job, Callable[[OSError | None], None]] | None
         ] = queue.SimpleQueue()
         self._worker = threading.Thread(target=self._work, daemon=True)
         self._worker.start()
@@ -73,11 +73,14 @@ class Member:
         while (work := self._jobs.get()) is not None:
             job, done = work
             error: OSError | None = None
+            rest: Callable[[], None] | None = None
             try:
-                job()
+                rest = job()
             except OSError as caught:
                 error = caught
             self.finished.put((done, error))
+            if rest is not None:
+                rest()
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -98,9 +101,7 @@ class Member:
             message = dataclasses.replace(message, flush=True)
         self.wire.append(message)
 
-    def submit(
-        self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
-    ) -> None:
+    def submit(self, lane: str, job: Job, done: Callable[[OSError | None], None]) -> None:
         del lane  # one worker keeps all of them in order
         self._jobs.put((job, done))
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tidelog.cluster.replica import Job as TheirJob
 from tidelog.cluster.replica import Outcome, Replica
 from tidelog.machines import Balances, Machine, Producers
 from tidelog.raft import events as ev
@@ -43,7 +44,7 @@ def machines() -> Sequence[Machine]:
 class Job:
     """Something that a thread would do."""
 
-    run: Callable[[], None]
+    run: TheirJob
     done: Callable[[OSError | None], None]
 
 
@@ -61,9 +62,7 @@ class Hands:
     def send(self, message: Message) -> None:
         self.sent.append(message)
 
-    def submit(
-        self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
-    ) -> None:
+    def submit(self, lane: str, job: TheirJob, done: Callable[[OSError | None], None]) -> None:
         self.lanes.setdefault(lane, deque()).append(Job(job, done))
 
     def resolved(self, outcome: Outcome) -> None:
@@ -91,11 +90,14 @@ class Hands:
         """Do the first job of a lane and report it; return the error it ended with."""
         job = self.lanes[lane].popleft()
         error: OSError | None = None
+        rest: Callable[[], None] | None = None
         try:
-            job.run()
+            rest = job.run()
         except OSError as caught:
             error = caught
         job.done(error)
+        if rest is not None:
+            rest()
         return error
 
     def do_all(self, *but: str) -> None:

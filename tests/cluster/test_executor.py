@@ -140,6 +140,47 @@ def test_a_short_round_is_reported_while_the_next_one_still_runs() -> None:
     run(main)
 
 
+def test_what_nobody_waits_for_is_done_after_the_report_and_before_the_next_job() -> None:
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        lane = Lane("test", loop)
+        reported = threading.Event()
+        order: list[str] = []
+        last: asyncio.Future[None] = loop.create_future()
+
+        def job() -> Callable[[], None]:
+            order.append("job")
+            return rest
+
+        def rest() -> None:
+            assert reported.wait(PATIENCE)
+            order.append("rest")
+
+        def done(_: OSError | None) -> None:
+            order.append("done")
+            lane.submit(lambda: order.append("next"), lambda _: last.set_result(None))
+            reported.set()
+
+        lane.submit(job, done)
+        await last
+        assert order == ["job", "done", "rest", "next"]
+        lane.close()
+
+    run(main)
+
+
+def test_a_rest_that_fails_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        executor = Executor(loop)
+        ended: asyncio.Future[OSError | None] = loop.create_future()
+        executor.submit("flush", lambda: partial(fail, KeyError("x")), ended.set_result)
+        assert await ended is None
+        assert await submitted(executor, "flush", lambda: None) is None
+        executor.close()
+
+    run(main)
+    assert sum("in a way that it should not" in each.message for each in caplog.records) == 1
+
+
 def test_jobs_of_a_lane_with_several_threads_run_side_by_side() -> None:
     async def main(loop: asyncio.AbstractEventLoop) -> None:
         lane = Lane("test", loop, threads=3, most=1)
@@ -155,6 +196,32 @@ def test_jobs_of_a_lane_with_several_threads_run_side_by_side() -> None:
         lane.close()
 
     run(main)
+
+
+def test_flushes_of_one_iteration_of_the_loop_are_one_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports: list[int] = []
+    original = executor_module._report
+
+    def report(finished: list[tuple[Done, OSError | None]]) -> None:
+        reports.append(len(finished))
+        original(finished)
+
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        executor = Executor(loop)
+        monkeypatch.setattr(executor_module, "_report", report)
+        ended = [loop.create_future() for _ in range(5)]
+        for end in ended:
+            executor.submit("flush", lambda: None, end.set_result)
+            threading.Event().wait(0.01)  # a thread that was woken would have begun
+        assert len(executor.lanes["flush"]) == 0
+        await asyncio.gather(*ended)
+        executor.close()
+
+    run(main)
+    assert sum(reports) == 5
+    assert len(reports) <= 2  # the first may be taken before the others are queued
 
 
 def test_lanes_do_not_wait_for_each_other() -> None:
@@ -187,7 +254,7 @@ def test_a_report_that_fails_costs_nobody_else_theirs(caplog: pytest.LogCaptureF
             gate.wait(PATIENCE)
 
         executor.submit("flush", first, ignore)
-        began.wait(PATIENCE)
+        await asyncio.to_thread(began.wait, PATIENCE)
         executor.submit("flush", lambda: None, lambda _: fail(KeyError("mistake")))
         second = asyncio.ensure_future(submitted(executor, "flush", lambda: None))
         await asyncio.sleep(0)

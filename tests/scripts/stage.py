@@ -21,7 +21,7 @@ from tests.scripts.words import (
     role_in_words,
 )
 
-from tidelog.cluster.replica import Outcome
+from tidelog.cluster.replica import Job, Outcome
 from tidelog.machines import Balances, Producers
 from tidelog.raft import events as ev
 from tidelog.raft.configuration import Configuration
@@ -46,9 +46,7 @@ class Actor(Hands):
         self.stage.look(self.name)
         self.stage.sent(message)
 
-    def submit(
-        self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
-    ) -> None:
+    def submit(self, lane: str, job: Job, done: Callable[[OSError | None], None]) -> None:
         replica = self.stage.puppets[self.name].running
         self.stage.look(self.name)
         if lane == FLUSH:

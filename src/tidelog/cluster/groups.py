@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tidelog.cluster.executor import Executor
-from tidelog.cluster.replica import Outcome, Replica
+from tidelog.cluster.replica import Job, Outcome, Replica
 from tidelog.machines import Machine
 from tidelog.raft import events as ev
 from tidelog.raft.beats import Beats
@@ -73,9 +73,7 @@ class Hosted:
     def send(self, message: Message) -> None:
         self._groups.wire.send(message.target.id, message)
 
-    def submit(
-        self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
-    ) -> None:
+    def submit(self, lane: str, job: Job, done: Callable[[OSError | None], None]) -> None:
         def finish(error: OSError | None) -> None:
             if self._groups.get(self.group) is self:
                 self._groups.touch(self)

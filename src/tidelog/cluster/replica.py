@@ -57,6 +57,7 @@ from tidelog.storage import (
 )
 
 Outcome = ev.Accepted | ev.Done | ev.Refused
+Job = Callable[[], Callable[[], None] | None]
 
 # How much of the log the machines take before other groups get a turn: 256 KiB of the smallest
 # batches take some 20 ms.
@@ -68,10 +69,11 @@ class Host(Protocol):
 
     def send(self, message: msg.Message) -> None: ...
 
-    def submit(
-        self, lane: str, job: Callable[[], None], done: Callable[[OSError | None], None]
-    ) -> None:
-        """Run a blocking job elsewhere, those of one lane in order; then call `done` here."""
+    def submit(self, lane: str, job: Job, done: Callable[[OSError | None], None]) -> None:
+        """Run a blocking job elsewhere, those of one lane in order; then call `done` here.
+
+        What the job returns is run there too, before the next one of its lane.
+        """
 
     def resolved(self, outcome: Outcome) -> None:
         """A proposal, change, transfer, barrier or compaction got on, or ended."""
@@ -330,7 +332,7 @@ class Replica:
             return
         if job is not None:
             self._flushing = True
-            self.host.submit("flush", job.run, lambda error: self._flushed(job, error))
+            self.host.submit("flush", job.start, lambda error: self._flushed(job, error))
 
     def _flushed(self, job: FlushJob, error: OSError | None) -> None:
         self._flushing = False

@@ -346,7 +346,7 @@ PLANTS: Final[dict[str, Plant]] = {
             "flush-without-sync",
             "a flush reports success without syncing anything",
             (13,),
-            (instead(FlushJob, "run", mistakes.flush_without_sync),),
+            (instead(FlushJob, "sync", mistakes.flush_without_sync),),
         ),
         Plant(
             "recovery-cuts-too-much",

@@ -7,6 +7,7 @@ could credit bytes that were written after their file was synced.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidelog.records import Offset
@@ -35,7 +36,17 @@ class FlushJob:
     done: bool = field(default=False)
 
     def run(self) -> None:
-        """Sync. On any thread, once; an OSError means that nothing is proved."""
+        """Sync and settle. On any thread, once; an OSError means that nothing is proved."""
+        self.sync()
+        self.settle()
+
+    def start(self) -> Callable[[], None]:
+        """Sync, and return what is left to do: it takes time, and no acknowledgement needs it."""
+        self.sync()
+        return self.settle
+
+    def sync(self) -> None:
+        """Put everything up to `upto` on the disk."""
         try:
             for segment, handle in zip(self.segments, self.handles, strict=True):
                 if handle is not None:
@@ -47,6 +58,9 @@ class FlushJob:
         finally:
             self.release()
         self.done = True
+
+    def settle(self) -> None:
+        """Note for the next start how far the log was synced."""
         self.state.mark_flushed(self.upto, self.truncations)
         if self.checkpoint:
             # The data is safe. A point that stays behind only makes the next start slower.

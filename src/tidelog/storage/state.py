@@ -75,6 +75,15 @@ class StateFile:
         """An offset that was flushed, at or past the recovery point or NO_OFFSET."""
         return self._mark.offset
 
+    @property
+    def certain_point(self) -> RecoveryPoint | None:
+        """The recovery point that a restart would find, or a lower one than that; None: not known.
+
+        Asked on the loop, which is the only one that lowers it; so no lock, which a sync may hold.
+        """
+        point = self.state.point
+        return point if self._certain else None
+
     def load(self) -> bool:
         """Read the file; False if there is none."""
         self._mark.load()
@@ -112,7 +121,10 @@ class StateFile:
             if self.truncations != truncations:
                 return False
             now = self.state.point
-            if point.offset > now.offset or (point.offset == now.offset and point != now):
+            # A position never replaces WHOLE: it was fixed before the segment was closed, and
+            # compaction may have replaced the file since.
+            closed = point.offset == now.offset and point.position == WHOLE
+            if point.offset > now.offset or (closed and point != now):
                 self._save(replace(self.state, point=point, cleaned=cleaned))
             return True
 
