@@ -1,7 +1,7 @@
 """One replica by hand: what it does with its disk and its machines, and in which order."""
 
 import pytest
-from tests.cluster.hands import FLUSH, GROUP, Puppet, alone, at, vnode
+from tests.cluster.hands import DIRECTORY, FLUSH, GROUP, Puppet, alone, at, vnode
 
 from tidelog.cluster import replica as replica_module
 from tidelog.raft import events as ev
@@ -94,3 +94,71 @@ def test_nothing_is_compacted_before_the_machines_have_it(monkeypatch: pytest.Mo
     puppet.hands.do_all()
     (account,) = puppet.balances.accounts().values()
     assert (account.balance, account.updates) == (15, 5)
+
+
+def _write_and_collect(puppet: Puppet, token: int) -> None:
+    """Write one record, let a snapshot cover it, and close its segment, as each round does."""
+    replica = puppet.running
+    replica.step(ev.Propose(token, (deposit(token),), Level.QUORUM))
+    puppet.hands.do_all()
+    replica.core.shipping.collectible = replica.log.dirty
+    replica.log.roll()
+    replica.compact_now()
+
+
+def test_a_replica_that_compacts_for_ever_keeps_few_files() -> None:
+    puppet = alone()
+    replica = puppet.running
+    most = 0
+    for token in range(1, 101):
+        _write_and_collect(puppet, token)
+        puppet.hands.do_all()
+        most = max(most, replica.log.segments)
+    names = puppet.disk.list(f"{DIRECTORY}/log")
+    assert most <= 8
+    assert len([name for name in names if name.endswith(".log")]) == replica.log.segments
+    (account,) = puppet.balances.accounts().values()
+    assert account.balance == sum(range(1, 101))
+    dirty = replica.log.dirty
+    puppet.lose_power()
+    replica = puppet.start()
+    assert (replica.log.dirty, replica.log.segments <= 8) == (dirty, True)
+    replica.log.verify()
+
+
+def test_a_merge_and_its_sweep_are_jobs_of_the_lane_of_compaction_one_at_a_time() -> None:
+    puppet = alone()
+    replica = puppet.running
+    for token in range(1, 6):
+        _write_and_collect(puppet, token)
+        assert not puppet.hands.do("compact")
+        if puppet.hands.waits("compact"):
+            break
+    segments = replica.log.segments
+    replica.compact_now()
+    assert len(puppet.hands.lanes["compact"]) == 1, "one job at a time"
+    assert not puppet.hands.do("compact")
+    assert replica.log.segments < segments
+    assert len(puppet.hands.lanes["compact"]) == 1, "what it left over waits for a sync"
+    assert not puppet.hands.do("compact")
+    assert not puppet.hands.waits("compact")
+
+
+def test_a_merge_that_the_disk_refuses_leaves_the_replica_at_work() -> None:
+    puppet = alone()
+    replica = puppet.running
+    for token in range(1, 6):
+        _write_and_collect(puppet, token)
+        assert not puppet.hands.do("compact")
+        if puppet.hands.waits("compact"):
+            break
+    segments = replica.log.segments
+    puppet.disk.failing_syncs = 1.0
+    assert puppet.hands.do("compact") is not None
+    assert not puppet.hands.waits("compact"), "it is not tried again at once"
+    puppet.disk.failing_syncs = 0.0
+    assert replica.failed is None
+    assert replica.log.segments == segments
+    replica.compact_now()
+    puppet.hands.do_all()
+    assert replica.log.segments < segments

@@ -59,6 +59,8 @@ def test_a_failure_of_another_kind_does_not_count_as_catching_a_bug() -> None:
     assert not plant.is_caught_by("invariant 13, a flush counts only what is on disk: ...")
     assert not plant.is_caught_by("not alive: quiet took too long")
     assert PLANTS["lost-appends-stay-lost"].is_caught_by("not alive: quiet took too long")
+    assert not plant.is_caught_by("n1 found damage that nobody did: ...")
+    assert PLANTS["sweep-too-soon"].is_caught_by("n1 found damage that nobody did: ...")
 
 
 def test_a_plant_cannot_ask_for_a_fault_that_does_not_exist() -> None:

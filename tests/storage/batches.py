@@ -103,6 +103,27 @@ def compact(log: Log, upto: int | None = None, *, now: int = NOON, **more: objec
     return rounds
 
 
+def merge(log: Log, upto: int | None = None) -> int:
+    """Merge and sweep until nothing changes any more; return the number of merges."""
+    merges = 0
+    sweep(log)
+    while job := log.prepare_merge(log.dirty if upto is None else Offset(upto)):
+        job.run()
+        if not log.finish_merge(job):
+            break
+        sweep(log)
+        merges += 1
+    return merges
+
+
+def sweep(log: Log) -> None:
+    """Remove what a merge has left over."""
+    job = log.prepare_sweep()
+    if job is not None:
+        job.run()
+        log.finish_sweep(job)
+
+
 def read_all(log: Log, max_bytes: int = 1 << 20, *, fill_gaps: bool = False) -> list[Batch]:
     """Read a log from start to end in pieces."""
     batches: list[Batch] = []

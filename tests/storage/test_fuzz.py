@@ -9,7 +9,16 @@ from tests.storage.faultdisk import FaultDisk
 from tests.storage.model import Model
 
 from tidelog.records import Batch, Codec, Offset, Term
-from tidelog.storage import BatchCache, CompactionJob, FlushJob, Log, LogConfig, StorageError
+from tidelog.storage import (
+    BatchCache,
+    CompactionJob,
+    FlushJob,
+    Log,
+    LogConfig,
+    MergeJob,
+    StorageError,
+    SweepJob,
+)
 
 OPERATIONS = 120
 
@@ -26,14 +35,18 @@ class Fuzz:
             key_map_bytes=self.rng.choice((1, 800, 4000, 100_000)),
             recovery_bytes=self.rng.choice((1, 500, 300_000)),
             open_segments=self.rng.choice((1, 2, 8)),
+            merge_files=self.rng.choice((2, 2, 4)),
         )
         self.cache = BatchCache(self.rng.choice((1, 300, 2000, 1 << 20)))
+        self.restless = self.rng.choice((0.02, 0.15))  # how often a term ends
         self.disk = FaultDisk()
         self.model = Model()
         self.now = NOON
         self.log = self.open()
+        self.merges = 0
         self.flushing: list[FlushJob] = []
-        self.compacting: list[CompactionJob] = []
+        # One of these jobs at a time.
+        self.compacting: list[CompactionJob | MergeJob | SweepJob] = []
 
     def open(self) -> Log:
         return open_log(self.disk, self.config, cache=self.cache)
@@ -50,6 +63,8 @@ class Fuzz:
             self.drop_indexes,
             *[self.begin_compaction, self.end_compaction] * 2,
             self.compact,
+            *[self.begin_merge, self.end_compaction] * 2,
+            *[self.merge] * 2,
             *[self.lose_power] * 2,
             *[self.lose_power_inside] * 3,
             self.kill,
@@ -69,13 +84,13 @@ class Fuzz:
         term = max(self.model.last_term, 1)
         batches: list[Batch] = []
         for _ in range(rng.randint(1, 5)):
-            if rng.random() < 0.15:
+            if rng.random() < self.restless:
                 term += rng.randint(1, 2)
             if rng.random() < 0.15:
                 last = offset + rng.randint(0, 5)
                 batches.append(gap(offset, last, term))
                 offset = last + 1
-            if rng.random() < 0.1:
+            if rng.random() < self.restless:
                 batches.append(configuration(offset, term))
                 offset += 1
                 continue
@@ -162,22 +177,46 @@ class Fuzz:
         if self.compacting:
             return  # one round at a time
         self.now += self.rng.choice((0, 0, 1, 2000))
-        upto = Offset(self.rng.randint(self.model.start - 1, self.model.dirty))
-        job = self.log.prepare_compaction(upto, now=self.now)
+        upto = self.rng.choice((self.model.dirty, self.rng.randint(-1, self.model.dirty)))
+        job = self.log.prepare_compaction(Offset(upto), now=self.now)
         if job is not None:
             job.run()
             self.compacting.append(job)
             if job.segments:
                 self.model.compacted = max(self.model.compacted, job.segments[-1].last)
 
+    def begin_merge(self) -> None:
+        if self.compacting:
+            return
+        upto = self.rng.choice((self.model.dirty, self.rng.randint(-1, self.model.dirty)))
+        job = self.log.prepare_sweep() or self.log.prepare_merge(Offset(upto))
+        if job is not None:
+            job.run()
+            self.compacting.append(job)
+
     def end_compaction(self) -> None:
         if self.compacting:
-            self.log.finish_compaction(self.compacting.pop(0))
+            match self.compacting.pop(0):
+                case CompactionJob() as job:
+                    self.log.finish_compaction(job)
+                case MergeJob() as job:
+                    self.merges += self.log.finish_merge(job) > 0
+                case SweepJob() as job:
+                    self.log.finish_sweep(job)
 
     def compact(self) -> None:
         self.compacting.clear()
         self.begin_compaction()
         self.end_compaction()
+
+    def merge(self) -> None:
+        """Compact, and merge what that leaves; sometimes without the sweep."""
+        self.append()
+        self.flush()
+        self.compact()
+        for _ in range(self.rng.randint(1, 4)):
+            self.begin_merge()
+            self.end_compaction()
 
     # --- Faults ----------------------------------------------------------------------------------
 
@@ -212,7 +251,7 @@ class Fuzz:
         """Lose power at a random change that an operation makes to the disk."""
         before = copy.deepcopy(self.model)
         found: list[FaultDisk] = []
-        crash_at = self.rng.randint(1, 6)
+        crash_at = self.rng.randint(1, self.rng.choice((6, 30)))
         calls = 0
 
         def watch() -> None:
@@ -231,6 +270,8 @@ class Fuzz:
                 self.truncate_prefix,
                 self.roll,
                 self.compact,
+                self.merge,
+                self.merge,
                 self.reset,
             )
         )()
@@ -292,6 +333,13 @@ class Fuzz:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_log_is_what_its_model_says_after_every_operation_and_every_crash(seed: int) -> None:
     Fuzz(seed).run()
+
+
+def test_random_operations_do_merge_segments() -> None:
+    runs = [Fuzz(seed) for seed in range(5)]
+    for each in runs:
+        each.run()
+    assert sum(each.merges for each in runs) > 5
 
 
 @pytest.mark.slow

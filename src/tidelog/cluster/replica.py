@@ -51,8 +51,10 @@ from tidelog.storage import (
     FlushJob,
     Log,
     LogConfig,
+    MergeJob,
     SnapshotFiles,
     StorageError,
+    SweepJob,
     VoteFile,
 )
 
@@ -204,13 +206,18 @@ class Replica:
         self.step(ev.Propose(token, (batch,), level))
 
     def compact_now(self) -> None:
-        """Compact the closed segments that may be compacted, in the background."""
+        """Compact the closed segments that may be compacted, and merge small ones.
+
+        In the background, one job at a time.
+        """
         if self._compacting or self.failed is not None or not self.cleans:
             return
         job = self.log.prepare_compaction(self._collectible(), now=self._clock())
-        if job is not None:
-            self._compacting = True
-            self.host.submit("compact", job.run, lambda error: self._compacted(job, error))
+        if job is None:
+            self._merge()
+            return
+        self._compacting = True
+        self.host.submit("compact", job.run, lambda error: self._compacted(job, error))
 
     def truncate_prefix(self, first_kept: Offset) -> bool:
         """Remove the log's beginning, where a snapshot covers it; say whether it was done."""
@@ -350,6 +357,37 @@ class Replica:
         self._compacting = False
         if error is None:
             self._change_log(lambda: _ignore(self.log.finish_compaction(job)))
+            self._merge()
+
+    def _merge(self) -> None:
+        """Let small segments become one, or remove what the last merge has left over."""
+        if self.failed is not None:
+            return
+        sweep = self.log.prepare_sweep()
+        if sweep is not None:
+            self._compacting = True
+            self.host.submit("compact", sweep.run, lambda error: self._swept(sweep, error))
+            return
+        try:
+            job = self.log.prepare_merge(self._collectible())
+        except OSError:  # nothing was changed, and the next round looks again
+            return
+        if job is not None:
+            self._compacting = True
+            self.host.submit("compact", job.run, lambda error: self._merged(job, error))
+
+    def _merged(self, job: MergeJob, error: OSError | None) -> None:
+        self._compacting = False
+        before = self.log.segments
+        if error is None:
+            self._change_log(lambda: _ignore(self.log.finish_merge(job)))
+        if self.log.segments < before:
+            self._merge()
+
+    def _swept(self, job: SweepJob, error: OSError | None) -> None:
+        self._compacting = False
+        if error is None and self.log.finish_sweep(job):
+            self._merge()
 
     def _fail(self, error: OSError) -> None:
         if self.failed is None:

@@ -77,6 +77,7 @@ class Knobs:
     recovery_bytes: int = 40_000
     key_map_bytes: int = 65_536  # memory of one round of compaction
     tombstones: int = 60_000  # milliseconds for which compaction keeps a tombstone
+    merge_files: int = 2  # neighbouring segments that become one at once
     cache_bytes: int = 65_536
     recovery_chunk: int = 512
     max_inflight_bytes: int = 4_096
@@ -141,6 +142,7 @@ class Knobs:
             recovery_bytes=self.recovery_bytes,
             key_map_bytes=self.key_map_bytes,
             delete_retention_ms=self.tombstones,
+            merge_files=self.merge_files,
         )
 
     def override(self, changes: Mapping[str, Any]) -> "Knobs":
@@ -207,6 +209,7 @@ def draw(rng: random.Random) -> Knobs:
         records=rng.choice((1, 3, 8)),
         idempotent=rng.choice((0.0, 0.5, 1.0)),
         levels={level: rng.randint(0, 5) + (level is Level.QUORUM) for level in Level},
+        merge_files=rng.choice((2, 3, 4)),
     )
 
 

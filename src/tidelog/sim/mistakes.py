@@ -26,8 +26,9 @@ from tidelog.raft.proposals import Proposals
 from tidelog.raft.snapshots import Shipping
 from tidelog.raft.voter import Voter
 from tidelog.records import NO_OFFSET, Batch, BatchType, Offset, Term, ghost
-from tidelog.storage import FlushJob, Log, Vote
+from tidelog.storage import FlushJob, Log, MergeJob, Vote
 from tidelog.storage.cleaning import Cleaner, KeyMap
+from tidelog.storage.segment import Segment
 
 # --- Commit and visibility --------------------------------------------------------------------
 
@@ -254,6 +255,18 @@ def no_placeholder(
 
 def an_offset_too_late(original: Callable[..., Offset], keys: KeyMap, key: bytes) -> Offset:
     return Offset(original(keys, key) + 1)
+
+
+def sweep_at_once(original: Callable[..., int], log: Log, job: MergeJob) -> int:
+    removed = original(log, job)
+    log._remove_leftovers()
+    return removed
+
+
+def bury_configurations(original: Callable[..., bool], group: Any, older: Segment) -> bool:
+    if group.members and group.members[-1].head is BatchType.CONFIGURATION:
+        group.members[-1].head = BatchType.DATA
+    return original(group, older)
 
 
 def end_too_early(original: Callable[..., Any], log: Log, term: Term) -> Any:

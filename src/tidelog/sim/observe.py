@@ -41,6 +41,7 @@ def observe(node: SimNode, group: GroupId, replica: Replica) -> None:
     _after(log, "prepare_flush", lambda job: judge.on_flush_started(node, group, job))
     _after(log, "finish_flush", lambda _, job: judge.on_flush_finished(node, group, job))
     _after(log, "finish_compaction", lambda result, _: judge.on_compacted(node, group, result))
+    _after(log, "finish_merge", lambda result, _: judge.on_compacted(node, group, result))
     _after(machines, "apply", lambda _, batches: judge.on_apply(node, group, batches))
     _after(machines, "restore", lambda _, __, offset: judge.on_restore(node, group, offset))
     _after(machines, "reset", lambda _: judge.on_restore(node, group, NO_OFFSET))

@@ -37,11 +37,15 @@ from tidelog.sim.network import NetworkKnobs
 from tidelog.sim.scheduler import MS
 from tidelog.storage import FlushJob, Log, VoteFile
 from tidelog.storage import reader as reader_module
+from tidelog.storage import recovery as recovery_module
 from tidelog.storage.cleaning import Cleaner, KeyMap
+from tidelog.storage.merging import Group
 from tidelog.storage.view import ReadableLog
 
 # What a liveness failure begins with; invariant 30 demands progress.
 NOT_ALIVE: Final = "not alive"
+# What a replica says whose log is not whole after a start; invariant 12 demands that it is.
+NOT_WHOLE: Final = ("found damage that nobody did", "cannot read its own log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,10 @@ class Plant:
 
     def is_caught_by(self, failure: str) -> bool:
         """Whether this failure is one of those that the mistake should cause."""
-        return any(failure.startswith(f"invariant {number},") for number in self.invariants) or (
-            30 in self.invariants and failure.startswith(NOT_ALIVE)
+        return (
+            any(failure.startswith(f"invariant {number},") for number in self.invariants)
+            or (30 in self.invariants and failure.startswith(NOT_ALIVE))
+            or (12 in self.invariants and any(damage in failure for damage in NOT_WHOLE))
         )
 
 
@@ -128,6 +134,16 @@ DIVERGING: Final = {
     "fault_interval": 40 * MS,
     "max_faults": 4,
     "chaos_events": 4_000,
+}
+# Compacted logs with many small segments that fit into one, and restarts.
+MERGES: Final = {
+    "segment_bytes": 4_096,
+    "merge_files": 2,
+    "recovery_chunk": 400,
+    "disk_delay": (1_000, 6_000),
+    "chore_interval": 15 * MS,
+    "fault_interval": 40 * MS,
+    "process_crash": 0.3,
 }
 SMALL_SEGMENTS: Final = {"segment_bytes": 256, "recovery_chunk": 400}
 
@@ -375,6 +391,27 @@ PLANTS: Final[dict[str, Plant]] = {
             (19,),
             (instead(Cleaner, "_has_expired", lambda *_: True),),
             under(SNAPSHOTS, tombstones=60_000, **SMALL_SEGMENTS),
+        ),
+        Plant(
+            "sweep-too-soon",
+            "a merge removes files before the one that replaces them has its name for good",
+            (12,),
+            (around(Log, "finish_merge", mistakes.sweep_at_once),),
+            under(SNAPSHOTS, {"crash": 12, "roll": 12}, **MERGES),
+        ),
+        Plant(
+            "ignore-the-hint",
+            "a restart takes what a merge has left over for a part of the log",
+            (12,),
+            (instead(recovery_module, "find_leftovers", lambda *_: []),),
+            under(SNAPSHOTS, {"crash": 12, "roll": 12}, **MERGES),
+        ),
+        Plant(
+            "bury-a-configuration",
+            "a merge puts a configuration into the middle of a segment",
+            (24,),
+            (around(Group, "takes", mistakes.bury_configurations),),
+            under(SNAPSHOTS, {"crash": 12, "roll": 8, "reconfigure": 8}, **MERGES),
         ),
         Plant(
             "epoch-ends-early",

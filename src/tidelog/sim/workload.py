@@ -355,8 +355,13 @@ class Consumer(Reader):
 
     @property
     def behind(self) -> bool:
-        """Whether there is an acknowledged quorum write that this consumer has not read."""
-        return self._position <= self.history.floor(self.group)
+        """Whether this consumer has to hear more: of an acknowledged quorum write, or that relaxed
+        writes that it read were lost, which shows while it is ahead of a leader.
+        """
+        return self._position <= self.history.floor(self.group) or any(
+            replica.core.confirmed and self._position > replica.core.visible + 1
+            for _, replica in self.world.live_replicas(self.group)
+        )
 
     def _ask(self) -> int:
         anywhere = self.rng.random() < 0.3
@@ -419,8 +424,8 @@ def serve(
     if fence is not Fence.PASS:
         return Fetched(fence, current)
     bound = min(core.visible, core.readable)
-    if position > bound + 1:
-        return Fetched(fence, current)  # not there yet
+    if position > bound + 1 and not core.confirmed:
+        return Fetched(fence, current)  # not there yet; a leader that is not has lost something
     if position < log.start:
         return Fetched(fence, current, start=log.start)
     if last is not None and last.last == position - 1:

@@ -91,7 +91,7 @@ class Judge(Protocol):
         """The log credited a flush, or decided not to."""
 
     def on_compacted(self, node: SimNode, group: GroupId, result: object) -> None:
-        """The log swapped compacted segments in: a `storage.CompactionResult`."""
+        """The log swapped in segments that were compacted, or merged: what it says of that."""
 
     def on_apply(self, node: SimNode, group: GroupId, batches: Sequence[Batch]) -> None:
         """The machines took these batches."""

@@ -10,6 +10,7 @@ from tidelog.storage.disk import Disk, File, RealDisk
 from tidelog.storage.errors import DamagedLog, LocalError, StorageError
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.log import Log, wall_ms
+from tidelog.storage.merging import MergeJob, SweepJob
 from tidelog.storage.segment import SegmentPool
 from tidelog.storage.snapshots import SnapshotFiles, SnapshotInfo, SnapshotWriter
 from tidelog.storage.vote import NO_NODE, Vote, VoteFile
@@ -31,6 +32,7 @@ __all__ = [
     "Log",
     "LogConfig",
     "LogDescription",
+    "MergeJob",
     "RealDisk",
     "SegmentDescription",
     "SegmentPool",
@@ -38,6 +40,7 @@ __all__ = [
     "SnapshotInfo",
     "SnapshotWriter",
     "StorageError",
+    "SweepJob",
     "Vote",
     "VoteFile",
     "wall_ms",

@@ -73,6 +73,15 @@ class Chain:
             del column[:number]
         return removed
 
+    def join(self, number: int, count: int) -> list[Segment]:
+        """Let segment `number` cover the `count` after it; take those out."""
+        joined = slice(number + 1, number + 1 + count)
+        removed = self._segments[joined]
+        self._segments[number].last = removed[-1].last
+        for column in (self._segments, self._bases, self._terms):
+            del column[joined]
+        return removed
+
     def first_of_term(self, term: Term) -> Segment:
         """Return the oldest segment of a term that the chain has."""
         return self._segments[bisect_left(self._terms, term)]

@@ -22,20 +22,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from tidelog.records import Batch, CorruptBatch, Offset
 from tidelog.storage.cleaning import AbortedTransaction, Cleaner, KeyMap, Survey, map_keys
 from tidelog.storage.config import LogConfig
-from tidelog.storage.disk import Disk, File
+from tidelog.storage.disk import Disk
 from tidelog.storage.errors import DamagedLog
-from tidelog.storage.index import SparseIndex, write_index
-from tidelog.storage.sealed import STAGING
+from tidelog.storage.rewriting import Rewriter, discard
 from tidelog.storage.segment import Segment, sound
 from tidelog.storage.state import RecoveryPoint, StateFile
-
-# Bytes of rewritten batches gathered before they are written.
-_WRITE_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +128,14 @@ class CompactionJob:
         self.due = cleaner.due
 
     def _rewrite(self, segment: Segment, generation: int, cleaner: Cleaner) -> None:
-        rewriter = _Rewriter(self.disk, segment, self.config.index_interval)
+        rewriter = Rewriter(self.disk, segment, self.config.index_interval)
         with contextlib.closing(rewriter):
             before = 0
             for batch in self._batches(segment):
                 before += batch.size
                 rewriter.put(batch, cleaner.clean(batch, segment.last))
             if rewriter.changed:
-                rewriter.commit()
+                rewriter.commit(segment.last)
                 max_time = rewriter.index.max_time
                 self.rewritten.append(
                     Rewritten(segment, generation, before, rewriter.size, max_time)
@@ -173,91 +168,6 @@ def _blaming(segment: Segment) -> Iterator[None]:
         yield
     except CorruptBatch as error:
         raise DamagedLog(segment.path, error.position, segment.base, error.reason) from error
-
-
-class _Rewriter:
-    """Writes the new file of a segment, from the first batch on that is not as it was."""
-
-    def __init__(self, disk: Disk, segment: Segment, interval: int) -> None:
-        self._disk = disk
-        self._segment = segment
-        self._file: File | None = None
-        self._chunk: list[memoryview] = []
-        self._gathered = 0
-        self._committed = False
-        self.index = SparseIndex(interval)
-        self.size = 0
-
-    @property
-    def changed(self) -> bool:
-        """Whether a batch is not as it was."""
-        return self._file is not None
-
-    def put(self, batch: Batch, kept: Batch | None) -> None:
-        """Take what stays of the next batch."""
-        if kept is not batch and self._file is None:
-            self._begin()
-        if kept is None:
-            return
-        self.index.note(kept, self.size)
-        self.size += kept.size
-        if self._file is not None:
-            self._chunk.append(kept.data)
-            self._gathered += kept.size
-            if self._gathered >= _WRITE_CHUNK:
-                self._write()
-
-    def _begin(self) -> None:
-        """Create the file with the bytes that all stayed so far."""
-        self._file = self._disk.open(self._segment.path + STAGING, create=True)
-        self._file.truncate(0)
-        with contextlib.closing(self._disk.open(self._segment.path)) as old:
-            for position in range(0, self.size, _WRITE_CHUNK):
-                self._file.append([old.read(position, min(_WRITE_CHUNK, self.size - position))])
-
-    def _write(self) -> None:
-        assert self._file is not None
-        self._file.append(self._chunk)
-        self._chunk = []
-        self._gathered = 0
-
-    def commit(self) -> None:
-        """Make the new file durable under its staging name."""
-        assert self._file is not None
-        self._write()
-        self._file.sync()
-        segment = self._segment
-        content = self.index.encode(self.size, segment.base, segment.last)
-        write_index(self._disk, segment.index_path + STAGING, content)
-        self._committed = True
-
-    def close(self) -> None:
-        """Close the file; remove it if it was not committed."""
-        if self._file is not None:
-            self._file.close()
-            if not self._committed:
-                discard(self._disk, self._segment)
-
-
-def discard(disk: Disk, segment: Segment) -> None:
-    """Remove the staging files of a segment; what stays is removed at the next open."""
-    for path in (segment.path, segment.index_path):
-        with contextlib.suppress(OSError):
-            disk.remove(path + STAGING)
-
-
-def swap(disk: Disk, each: Rewritten) -> int:
-    """Let the new file of a segment take its place; return the size of the old one."""
-    segment = each.segment
-    with contextlib.suppress(OSError):  # an index that does not fit is built again
-        disk.remove(segment.index_path)
-    disk.rename(segment.path + STAGING, segment.path)
-    segment.size = each.size
-    segment.max_time = each.max_time
-    segment.generation += 1
-    with contextlib.suppress(OSError):
-        disk.rename(segment.index_path + STAGING, segment.index_path)
-    return each.size_before
 
 
 def is_due(segments: Sequence[Segment], cleaned: Offset, due: int | None, now: int) -> bool:

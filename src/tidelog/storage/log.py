@@ -1,4 +1,4 @@
-"""One log on a disk: append, flush, read, truncate, compact.
+"""One log on a disk: append, flush, read, truncate, compact, merge.
 
 Theory of operation:
 - `append` writes to the page cache on the caller's thread and moves *dirty*. It is all or
@@ -20,29 +20,31 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from tidelog.records import NO_OFFSET, Batch, Offset, Term, placeholder
 from tidelog.storage.appending import plan_append
 from tidelog.storage.cache import BatchCache
 from tidelog.storage.cleaning import AbortedTransaction
-from tidelog.storage.compaction import (
-    CompactionJob,
-    CompactionResult,
-    is_due,
-    swap,
-)
+from tidelog.storage.compaction import CompactionJob, CompactionResult, is_due
 from tidelog.storage.config import BATCH_COST, DEFAULT_CONFIG, LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import DamagedLog, LocalError, StorageError
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.handles import Handle
+from tidelog.storage.merging import MergeJob, SweepJob, find_group
 from tidelog.storage.reader import Cut
-from tidelog.storage.recovery import FILE_COST, Recovered, leave_marker, recover
+from tidelog.storage.recovery import FILE_COST, Recovered, leave_marker, recover, remove_segment
 from tidelog.storage.segment import Segment, SegmentPool
 from tidelog.storage.state import WHOLE, LogState, RecoveryPoint, StateFile
 from tidelog.storage.tail import Tail
 from tidelog.storage.view import ReadableLog
+
+# Segments that one call may look into on the loop to know their sizes and heads. Some 20 us each;
+# after a start the next calls look at the rest.
+MAX_LOOKS: Final = 256
 
 
 def wall_ms() -> int:
@@ -74,8 +76,10 @@ class Log(ReadableLog):
         # Bytes appended since the recovery point was saved, with FILE_COST a file and BATCH_COST a
         # batch.
         self._unsaved = found.cost
-        # Whether compaction gave files their names since the directory was last synced.
+        # Whether compaction gave or took names since the directory was last synced.
         self._renamed = False
+        # What a merge has made superfluous, while its files may not be removed yet.
+        self._leftovers: list[Segment] = []
         self._error: OSError | None = None  # why the log is poisoned
         self._closed = False
         if self._chain.last is not None:
@@ -356,10 +360,24 @@ class Log(ReadableLog):
             self._run.clear()
 
     def _sync_names(self) -> None:
-        """Make names durable that compaction gave: positions count in the files a crash shows."""
+        """Make names durable that compaction gave: positions count in the files a crash shows.
+
+        What a merge has left over goes first, and durably: it would come back as if it followed
+        what is cut, or in the place of a segment that gets its name.
+        """
+        if self._leftovers:
+            self._disk.sync_directory(self._directory)
+            self._remove_leftovers()
         if self._renamed:
             self._disk.sync_directory(self._directory)
             self._renamed = False
+
+    def _remove_leftovers(self) -> None:
+        """Remove the files; the name of what replaces them is durable."""
+        self._renamed = True
+        for segment in self._leftovers:
+            remove_segment(self._disk, segment)
+        self._leftovers = []
 
     # --- Compaction ------------------------------------------------------------------------------
 
@@ -372,13 +390,7 @@ class Log(ReadableLog):
         round at a time: the next is prepared after this one was finished or given up.
         """
         self._check_usable()
-        bound = min(upto, self._point.offset)
-        closed = len(self._chain) - (self._tail.active is not None)
-        segments = [
-            segment
-            for segment in (self._chain[number] for number in range(closed))
-            if segment.last <= bound
-        ]
+        segments = self._closed_upto(min(upto, self._point.offset))
         if not aborted and not is_due(segments, self._cleaned, self._due, now):
             return None
         if not segments:
@@ -396,6 +408,12 @@ class Log(ReadableLog):
             now=now,
             aborted=tuple(aborted),
         )
+
+    def _closed_upto(self, bound: Offset) -> list[Segment]:
+        """Return the closed segments that end at or below an offset."""
+        closed = len(self._chain) - (self._tail.active is not None)
+        segments = (self._chain[number] for number in range(closed))
+        return [segment for segment in segments if segment.last <= bound]
 
     def _closed_point(self) -> RecoveryPoint:
         """Return the recovery point; at the end of a closed segment, whatever its size will be."""
@@ -434,10 +452,82 @@ class Log(ReadableLog):
             segment = each.segment
             if segment in self._chain and segment.generation == each.generation:
                 self._renamed = True
-                before = swap(self._disk, each)
-                self._tail.reopen(segment)
-                sizes.append((before, segment.size))
+                self._tail.replace(segment, each.size, each.max_time)
+                sizes.append((each.size_before, each.size))
         return sizes
+
+    # --- Merging ---------------------------------------------------------------------------------
+
+    def prepare_merge(self, upto: Offset) -> MergeJob | None:
+        """Fix a merge of closed neighbours that end at or below `upto`; None if none is worth it.
+
+        It counts as a round of compaction: one at a time.
+        """
+        self._check_usable()
+        saved = self._state.certain_point
+        if self._leftovers or saved is None:
+            return None
+        place = min(saved.segment, self._point.segment)
+        bound = min(upto, self._cleaned, Offset(place - 1))
+        known: deque[Segment] = deque()
+        looks = MAX_LOOKS
+        with self._reporting("could not be looked into"):
+            for segment in reversed(self._closed_upto(bound)):
+                if not looks:
+                    break
+                looks -= self._tail.look_at(segment)
+                known.appendleft(segment)
+        group = find_group(known, self.config)
+        if not group:
+            return None
+        return MergeJob(
+            disk=self._disk,
+            directory=self._directory,
+            config=self.config,
+            state=self._state,
+            segments=group,
+            generations=[segment.generation for segment in group],
+            truncations=self.truncations,
+        )
+
+    def finish_merge(self, job: MergeJob) -> int:
+        """Put the merged file in its place, unless the segments are not what they were.
+
+        Return how many segments there are less. Their files go with the next sweep.
+        """
+        try:
+            if not job.done or self._closed or self._error is not None or not self._fits(job):
+                return 0
+            if self._run is not None:
+                self._run.drop_below(Offset(job.segments[-1].last + 1))
+            self._renamed = True
+            with self._reporting("could not put a merged segment in its place"):
+                self._leftovers = self._tail.join(job.segments, job.size, job.max_time, job.head)
+            return len(self._leftovers)
+        finally:
+            job.discard()
+
+    def _fits(self, job: MergeJob) -> bool:
+        """Whether the group that a job has merged is still there, and as it was."""
+        return job.truncations == self.truncations and all(
+            segment in self._chain and segment.generation == generation
+            for segment, generation in zip(job.segments, job.generations, strict=True)
+        )
+
+    def prepare_sweep(self) -> SweepJob | None:
+        """Return a job after which the files that a merge has left over may go; None: none did."""
+        if self._closed or self._error is not None or not self._leftovers:
+            return None
+        return SweepJob(self._disk, self._directory, self._leftovers)
+
+    def finish_sweep(self, job: SweepJob) -> bool:
+        """Remove what the merge left over; say whether all of it is gone."""
+        if job.done and job.leftovers is self._leftovers and not self._closed:
+            with contextlib.suppress(OSError):  # another sweep tries again
+                self._remove_leftovers()
+        return not self._leftovers
+
+    # --- End -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Flush, remember where the log ends, and let go of all files."""

@@ -13,6 +13,8 @@ What a crash can leave behind, and why the result is always a log that existed:
    offset and term never had two contents.
 4. Prefix truncation records the new start first. Segments below it that are still there go.
 5. Compaction replaces a file by one that was synced before; either is right.
+6. A merge replaces the first file of a group by one that holds the whole group, and removes the
+   others once that is durable. Its hint (`joined.py`) tells which files are left over.
 
 Segments that end at or below the recovery point are trusted by their names, and the one it lies
 in up to its position: nothing of them is read. A file that is missing or too short there is
@@ -41,6 +43,7 @@ from tidelog.storage.disk import Disk, File
 from tidelog.storage.errors import DamagedLog, StorageError
 from tidelog.storage.handles import Handle
 from tidelog.storage.index import SparseIndex
+from tidelog.storage.joined import JOINED_NAME, find_leftovers
 from tidelog.storage.sealed import STAGING
 from tidelog.storage.segment import (
     INDEX_SUFFIX,
@@ -117,6 +120,14 @@ def recover(disk: Disk, directory: str, config: LogConfig, state: StateFile) -> 
             raise DamagedLog(path, 0, segments[0].base, "the file is missing, the segments are not")
         state.begin(EMPTY)
     plan = _Plan()
+    leftovers = find_leftovers(disk, directory, segments)
+    if leftovers:
+        gone = set(leftovers)
+        plan.dropped += leftovers
+        segments = [segment for segment in segments if segment not in gone]
+        # A killed process may have left a rename that only the page cache knows.
+        with _distrusting(disk, directory):
+            disk.sync_directory(directory)
     try:
         _find(disk, config, state, segments, plan)
         _check_mark(state, plan)
@@ -126,6 +137,9 @@ def recover(disk: Disk, directory: str, config: LogConfig, state: StateFile) -> 
         for tail in plan.tails:
             tail.close()
         raise
+    if JOINED_NAME in names:
+        with contextlib.suppress(OSError):  # it does no harm
+            disk.remove(f"{directory}/{JOINED_NAME}")
     return _open_end(disk, state, plan)
 
 
@@ -135,7 +149,7 @@ def _remove_leftovers(disk: Disk, directory: str, names: list[str]) -> None:
     for name in names:
         stem = name.removesuffix(STAGING)
         kin = stem.removesuffix(INDEX_SUFFIX).removesuffix(LOG_SUFFIX)
-        ours = stem == STATE_NAME or parse_name(kin + LOG_SUFFIX) is not None
+        ours = stem in (STATE_NAME, JOINED_NAME) or parse_name(kin + LOG_SUFFIX) is not None
         if ours and (name.endswith(STAGING) or (name.endswith(INDEX_SUFFIX) and kin not in logs)):
             disk.remove(f"{directory}/{name}")
 

@@ -179,13 +179,8 @@ def _fits(index: SparseIndex, file: File) -> bool:
 def build_index(file: File, size: int, segment: Segment, interval: int) -> SparseIndex:
     """Walk the whole segment; what does not fit the chain of segments is damage."""
     index = SparseIndex(interval)
-    expected = segment.base
-    for position, batch in sound(file, 0, size, segment):
+    for position, batch in whole(file, size, segment):
         index.note(batch, position)
-        expected = Offset(batch.last_offset + 1)
-    if expected != segment.last + 1:
-        reason = f"it ends at offset {expected - 1} instead of {segment.last}"
-        raise DamagedLog(segment.path, size, expected, reason)
     return index
 
 
@@ -217,6 +212,17 @@ def sound(file: File, first: int, end: int, segment: Segment) -> Iterator[tuple[
     except CorruptBatch as error:
         offset = max(expected, segment.base)
         raise DamagedLog(segment.path, error.position, Offset(offset), error.reason) from error
+
+
+def whole(file: File, size: int, segment: Segment) -> Iterator[tuple[int, Batch]]:
+    """Walk a closed segment; one that does not end where the chain says is damage."""
+    expected = segment.base
+    for position, batch in sound(file, 0, size, segment):
+        yield position, batch
+        expected = Offset(batch.last_offset + 1)
+    if expected != segment.last + 1:
+        reason = f"it ends at offset {expected - 1} instead of {segment.last}"
+        raise DamagedLog(segment.path, size, expected, reason)
 
 
 def check_place(batch: Batch, position: int, segment: Segment, expected: Offset) -> None:

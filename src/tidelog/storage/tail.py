@@ -7,6 +7,8 @@ as it was until the files have changed. The orders that a crash depends on (see 
   removed by a prefix truncation.
 - Names that a suffix truncation removes are gone durably before the file before them is cut.
 - A file whose index is stored loses the index before it is cut.
+- What a merge has left over is removed by the `Log`, once the merged file's name is durable; it is
+  durably gone before anything is cut.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from tidelog.records import Batch, Offset
+from tidelog.records import Batch, BatchType, Offset
 from tidelog.storage.appending import Run
 from tidelog.storage.chain import Chain
 from tidelog.storage.config import LogConfig
@@ -23,7 +25,9 @@ from tidelog.storage.handles import Handle
 from tidelog.storage.index import SparseIndex, write_index
 from tidelog.storage.reader import Cut
 from tidelog.storage.recovery import remove_segment
+from tidelog.storage.rewriting import swap
 from tidelog.storage.segment import (
+    UNKNOWN,
     OpenSegment,
     Segment,
     SegmentPool,
@@ -84,9 +88,31 @@ class Tail:
         """Return the first batch of a segment; only that is read."""
         return read_head(self._disk, segment)
 
-    def reopen(self, segment: Segment) -> None:
-        """Let go of a closed segment's file, because another one has its name now."""
+    def look_at(self, segment: Segment) -> bool:
+        """Learn size and head of a closed segment; say whether the disk had to be asked."""
+        known = segment.size != UNKNOWN and segment.head is not None
+        if segment.size == UNKNOWN:
+            with contextlib.closing(self._disk.open(segment.path)) as file:
+                segment.size = file.size()
+        if segment.head is None:
+            segment.head = self.head(segment).type
+        return not known
+
+    def replace(self, segment: Segment, size: int, max_time: int) -> None:
+        """Let the new file of a closed segment take its place."""
+        swap(self._disk, segment, size, max_time)
         self._pool.drop(segment.path)
+
+    def join(
+        self, segments: Sequence[Segment], size: int, max_time: int, head: BatchType | None
+    ) -> list[Segment]:
+        """Let one new file take the place of closed neighbours; return those left over."""
+        first = segments[0]
+        self.replace(first, size, max_time)
+        first.head = head
+        leftovers = self.chain.join(self.chain.locate(first.base), len(segments) - 1)
+        self._forget(leftovers)
+        return leftovers
 
     def room(self, now: int) -> int:
         """Return how many bytes the active segment may still take; 0 if it is to be closed."""

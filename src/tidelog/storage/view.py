@@ -62,6 +62,11 @@ class ReadableLog:
         last = self._chain.last
         return self.prefix_term if last is None else last.term
 
+    @property
+    def segments(self) -> int:
+        """How many segments there are."""
+        return len(self._chain)
+
     # --- Read ------------------------------------------------------------------------------------
 
     def read(
@@ -217,5 +222,5 @@ class ReadableLog:
     def __str__(self) -> str:
         return (
             f"{self._directory} start={self.start} flushed={self.flushed} dirty={self.dirty} "
-            f"term={self.last_term} segments={len(self._chain)}"
+            f"term={self.last_term} segments={self.segments}"
         )
