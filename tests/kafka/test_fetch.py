@@ -101,6 +101,30 @@ def test_nothing_is_aborted_for_those_who_read_committed_data(tmp_path: Path) ->
 # --- How much -------------------------------------------------------------------------------------
 
 
+def letters(fetched: Any) -> bytes:
+    return b"".join((value or b"")[:1] for _, value in values_of(fetched))
+
+
+def test_readers_of_the_same_end_get_the_same_bytes_and_no_more_than_they_ask_for(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with broker(tmp_path) as node:
+            await node.create()
+            for value in (b"a", b"b", b"c"):
+                await node.produce(batch(value * 5000))
+            first, second = await node.fetch(0), await node.fetch(0)
+            assert first.records == second.records
+            assert letters(second) == b"abc"
+            two = 2 * batch(b"x" * 5000).size
+            assert letters(await node.fetch(0, partition_max_bytes=two)) == b"ab"
+            assert letters(await node.fetch(1)) == b"bc"
+            await node.produce(batch(b"d" * 5000))
+            assert letters(await node.fetch(1)) == b"bcd"
+
+    run(story())
+
+
 def test_the_first_batch_comes_whole_however_little_is_allowed(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker(tmp_path) as node:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from tidelog.cluster.executor import Executor
 from tidelog.cluster.replica import Job, Outcome, Replica
+from tidelog.cluster.tailreads import TailReads
 from tidelog.machines import Machine
 from tidelog.raft import events as ev
 from tidelog.raft.beats import Beats
@@ -125,6 +126,7 @@ class Groups:
         self.cache = cache
         self.disk = disk
         self.pool = SegmentPool()  # of the closed segments of all logs
+        self.tails = TailReads()
         self._hosted: dict[GroupId, Hosted] = {}
         self._touched: dict[GroupId, Hosted] = {}
         self._moved: dict[GroupId, Hosted] = {}  # touched since the last heartbeat

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tidelog.cluster.configs import TopicConfig
 from tidelog.cluster.groups import Groups, Hosted
 from tidelog.cluster.replica import Outcome
+from tidelog.cluster.tailreads import Chunk, Place
 from tidelog.machines import LogStart, Machine, Producers, Standing, UnknownOffset, start_batch
 from tidelog.raft import events as ev
 from tidelog.raft.types import GroupId, Level, NodeId
@@ -32,15 +33,6 @@ class Produced:
 @dataclass(frozen=True, slots=True)
 class ProduceFailed:
     why: ev.Refusal
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Batches as a client reads them, in pieces that follow each other."""
-
-    parts: list[bytes | memoryview]
-    bytes: int
-    next_offset: int  # where to go on reading
 
 
 class _Awaited(NamedTuple):
@@ -277,17 +269,28 @@ class Partition:
 
         `upto`: no offset at or beyond this; by default the high watermark.
         """
-        limit = self.high_watermark if upto is None else min(upto, self.end)
-        if not self.log_start <= offset <= max(limit, self.log_start):
+        start, mark, end = self.bounds
+        limit = mark if upto is None else min(upto, end)
+        if not start <= offset <= max(limit, start):
             raise OffsetOutOfRange(
-                f"offset {offset} is outside of [{self.log_start}, {limit}] of"
-                f" {self.topic}/{self.index}"
+                f"offset {offset} is outside of [{start}, {limit}] of {self.topic}/{self.index}"
             )
+        if offset >= limit:
+            return Chunk([], 0, offset)
+        place = Place(
+            self.group, offset, limit, self.replica.log.truncations, self._translation.changes
+        )
+        chunk = self._groups.tails.get(place)
+        if chunk is None or chunk.bytes > max_bytes:
+            chunk = self._read(offset, limit, max_bytes)
+            if chunk.next_offset >= limit:
+                self._groups.tails.put(place, chunk)
+        return chunk
+
+    def _read(self, offset: int, limit: int, max_bytes: int) -> Chunk:
         parts: list[bytes | memoryview] = []
         size = 0
         next_offset = offset
-        if offset >= limit:
-            return Chunk(parts, size, next_offset)
         translation = self._translation
         last = Offset(translation.to_log(Offset(limit - 1)))
         position = max(translation.to_log(Offset(offset)), self.replica.log.start)
@@ -296,14 +299,18 @@ class Partition:
             if not batches:
                 next_offset = limit  # a gap up to the limit
                 break
+            # It never falls, so where both ends have the same all that lies between has it too.
+            delta = translation.delta(batches[-1].last_offset)
+            varies = delta != translation.delta(batches[0].last_offset)
             for batch in batches:
                 position = Offset(batch.last_offset + 1)
                 if batch.type is not BatchType.DATA:
                     continue
                 if size and size + batch.size > max_bytes:
                     return Chunk(parts, size, next_offset)
-                # One for the whole batch. Its first offset may lie before the start of the log.
-                delta = translation.delta(batch.last_offset)
+                if varies:
+                    # One for the whole batch. Its first offset may lie before the log's start.
+                    delta = translation.delta(batch.last_offset)
                 if delta:
                     parts.append(_BASE_OFFSET.pack(batch.base_offset - delta))
                     parts.append(batch.data[8:])

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from tidelog.cluster.partition import Chunk, Produced, ProduceFailed
+from tidelog.cluster.partition import Produced, ProduceFailed
+from tidelog.cluster.tailreads import Chunk
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
 from tidelog.raft import events as ev
 from tidelog.raft.types import Level
