@@ -140,6 +140,9 @@ class Soak:
             yield from check.topic_verdicts(check.read_back(self.cluster, writer), took)
         for group in groups:
             yield from check.group_verdicts(self.cluster, group, writers)
+        for writer in writers.values():
+            if writer.shape.keys:
+                yield from check.file_verdicts(self.cluster, writer.shape.name)
 
     def _draw(self, watch: Watch, took: float) -> Iterator[str]:
         shown = curves.panels(watch.samples, range(1, NODES + 1))

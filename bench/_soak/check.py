@@ -9,11 +9,12 @@ Every topic is read once more from its first offset to its end:
 - nothing is there that nobody wrote. A record that was refused may be there.
 
 Groups must have seen everything acknowledged of the topics that keep everything, and must have
-committed the ends of all their topics.
+committed the ends of all their topics. And a compacted topic must not consist of ever more files.
 """
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +30,11 @@ from bench._clusters import Tidelog
 from bench._soak.load import COMMON, LOG, PATIENCE_S, Group, Writer
 from bench._soak.topics import PARTITIONS, Numbers, number_of
 from bench._soak.watch import Verdict
+from tidelog.storage.segment import parse_name
 
 SHOWN = 5
+# A minute of the load closes a segment or two, and four of a size become one.
+FILES_OF_A_TERM = 16
 # A run that is shorter has not written enough for retention and compaction to be seen.
 LONG_ENOUGH_S = 300.0
 
@@ -159,6 +163,28 @@ def topic_verdicts(found: Reading, seconds: float) -> Iterator[Verdict]:
 
 
 # --- Groups -----------------------------------------------------------------------------------
+
+
+def file_verdicts(cluster: Tidelog, topic: str) -> Iterator[Verdict]:
+    """Count the segments of a compacted topic: merges keep those of one term few."""
+    replicas = [
+        replica
+        for node in cluster.local.nodes
+        for replica in sorted((node.directory / "topics" / topic).iterdir())
+    ]
+    found = [terms_of(each.name for each in replica.glob("log/*.log")) for replica in replicas]
+    most = max(max(terms.values(), default=0) for terms in found)
+    files = max(sum(terms.values()) for terms in found)
+    yield Verdict(
+        most <= FILES_OF_A_TERM,
+        f"{topic}: a replica has {files} files or fewer, and of one term {most} or fewer"
+        f" (allowed: {FILES_OF_A_TERM} of a term)",
+    )
+
+
+def terms_of(names: Iterable[str]) -> Counter[int]:
+    """How many segments each term has, by their names."""
+    return Counter(found[1] for name in names if (found := parse_name(name)) is not None)
 
 
 def unseen(group: Group, writer: Writer) -> npt.NDArray[np.bool_]:

@@ -1,15 +1,19 @@
 """The reckoning of a soak run: what it must notice, and what it must let pass."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from bench._soak import check
 from bench._soak.check import Reading, topic_verdicts
 from bench._soak.curves import blocks, panels, svg
 from bench._soak.faults import Fault
 from bench._soak.load import Writer
 from bench._soak.topics import PARTITIONS, SHAPES, Numbers, number_of, value_of
-from bench._soak.watch import HANDLES, MEMORY, NodeSample, Sample, judge, verdicts
+from bench._soak.watch import HANDLES, MEMORY, NodeSample, Sample, Verdict, judge, verdicts
 
 PLAIN, _, _, RETAINED, COMPACTED = SHAPES
 
@@ -117,6 +121,27 @@ def test_compaction_and_retention_that_never_happened_are_noticed() -> None:
     retained = read(written(SHAPES.index(RETAINED), 30), list(range(30)))
     retained.starts = dict.fromkeys(range(PARTITIONS), 0)
     assert [each.ok for each in topic_verdicts(retained, 600)] == [True, False]
+
+
+def test_a_compacted_topic_may_have_a_few_files_of_each_term(tmp_path: Path) -> None:
+    directory = tmp_path / "topics" / "compacted" / "0-7"
+    (directory / "log").mkdir(parents=True)
+    cluster: Any = SimpleNamespace(
+        local=SimpleNamespace(nodes=[SimpleNamespace(directory=tmp_path)])
+    )
+
+    def verdict() -> Verdict:
+        (only,) = check.file_verdicts(cluster, "compacted")
+        return only
+
+    for term in (1, 2, 5):
+        for base in range(check.FILES_OF_A_TERM):
+            (directory / "log" / f"{100 * term + base}-{term}-v1.log").touch()
+            (directory / "log" / f"{100 * term + base}-{term}-v1.index").touch()
+    assert verdict().ok
+    (directory / "log" / "900-5-v1.log").touch()
+    assert not verdict().ok
+    assert f"{3 * check.FILES_OF_A_TERM + 1} files" in verdict().text
 
 
 def test_growth_needs_both_a_share_and_an_amount() -> None:
