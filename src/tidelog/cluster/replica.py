@@ -21,6 +21,7 @@ from crc32c import crc32c
 
 from tidelog.cluster.checkpoints import Checkpoints
 from tidelog.cluster.chunks import Chunks
+from tidelog.cluster.tidying import Tidying
 from tidelog.cluster.written import (
     decode_snapshot,
     encode_snapshot,
@@ -46,15 +47,12 @@ from tidelog.records import (
 from tidelog.storage import (
     BatchCache,
     CheckpointFile,
-    CompactionJob,
     Disk,
     FlushJob,
     Log,
     LogConfig,
-    MergeJob,
     SnapshotFiles,
     StorageError,
-    SweepJob,
     VoteFile,
 )
 
@@ -127,7 +125,7 @@ class Replica:
         self._apply_busy = False  # a snapshot batch is being saved, or others have their turn
         self._restoring: msg.SnapshotMeta | None = None
         self._chunks = Chunks(snapshots)
-        self._compacting = False
+        self._tidying = Tidying(self)
 
     @classmethod
     def open(
@@ -206,24 +204,15 @@ class Replica:
         self.step(ev.Propose(token, (batch,), level))
 
     def compact_now(self) -> None:
-        """Compact the closed segments that may be compacted, and merge small ones.
-
-        In the background, one job at a time.
-        """
-        if self._compacting or self.failed is not None or not self.cleans:
-            return
-        job = self.log.prepare_compaction(self._collectible(), now=self._clock())
-        if job is None:
-            self._merge()
-            return
-        self._compacting = True
-        self.host.submit("compact", job.run, lambda error: self._compacted(job, error))
+        """Compact the closed segments that may be compacted, and merge small ones."""
+        if self.failed is None and self.cleans:
+            self._tidying.begin(self._clock())
 
     def truncate_prefix(self, first_kept: Offset) -> bool:
         """Remove the log's beginning, where a snapshot covers it; say whether it was done."""
         if self.failed is not None:
             return False
-        if not self.log.start < first_kept <= self._collectible() + 1:
+        if not self.log.start < first_kept <= self.collectible() + 1:
             return False
         term = self.log.term_of(Offset(first_kept - 1))
         assert term is not None, first_kept
@@ -235,10 +224,21 @@ class Replica:
         self.machines.prefix_truncated(self.log.start)
         return True
 
-    def _collectible(self) -> Offset:
+    # --- cluster.tidying.Owner ------------------------------------------------------------------
+
+    def submit(self, lane: str, job: Job, done: Callable[[OSError | None], None]) -> None:
+        self.host.submit(lane, job, done)
+
+    def collectible(self) -> Offset:
         """How far records may vanish: not before the machines have them, though a snapshot does."""
         machines = self.machines
         return min(self.core.collectible, machines.collectible(), machines.applied)
+
+    def change_log(self, change: Callable[[], object]) -> None:
+        try:
+            change()
+        except OSError as error:
+            self._fail(error)
 
     # --- The outputs of the core ----------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class Replica:
             case ev.HeardLeader():
                 self.host.heard_leader()
             case ev.Truncate(first_removed):
-                self._change_log(lambda: self.log.truncate_suffix(first_removed))
+                self.change_log(lambda: self.log.truncate_suffix(first_removed))
                 self.machines.truncated(first_removed)
             case ev.RoleChanged():
                 if self._producers is not None:
@@ -293,13 +293,13 @@ class Replica:
                 self._send_chunk(request)
             case ev.ResetLog(snapshot):
                 start = Offset(snapshot.offset + 1)
-                self._change_log(lambda: self.log.reset(start, snapshot.term))
+                self.change_log(lambda: self.log.reset(start, snapshot.term))
                 self.machines.log_reset(start)
             case ev.Restore(snapshot):
                 self._restore(snapshot)
             case ev.Collectible():
                 if self.cleans:
-                    self._change_log(self.log.roll)
+                    self.change_log(self.log.roll)
                     self.compact_now()
 
     # --- Log ------------------------------------------------------------------------------------
@@ -319,12 +319,6 @@ class Replica:
         self._events.appendleft(ev.Appended(dirty))
         if self.log.flushed < dirty:
             self.host.arm_flush()
-
-    def _change_log(self, change: Callable[[], None]) -> None:
-        try:
-            change()
-        except OSError as error:
-            self._fail(error)
 
     def _flush(self) -> None:
         if self._flushing:
@@ -351,43 +345,6 @@ class Replica:
             self._flush_again = False
             self._flush()
         self.step(ev.Flushed(upto))
-
-    def _compacted(self, job: CompactionJob, error: OSError | None) -> None:
-        # A round that failed left the log as it was; the next one tries again.
-        self._compacting = False
-        if error is None:
-            self._change_log(lambda: _ignore(self.log.finish_compaction(job)))
-            self._merge()
-
-    def _merge(self) -> None:
-        """Let small segments become one, or remove what the last merge has left over."""
-        if self.failed is not None:
-            return
-        sweep = self.log.prepare_sweep()
-        if sweep is not None:
-            self._compacting = True
-            self.host.submit("compact", sweep.run, lambda error: self._swept(sweep, error))
-            return
-        try:
-            job = self.log.prepare_merge(self._collectible())
-        except OSError:  # nothing was changed, and the next round looks again
-            return
-        if job is not None:
-            self._compacting = True
-            self.host.submit("compact", job.run, lambda error: self._merged(job, error))
-
-    def _merged(self, job: MergeJob, error: OSError | None) -> None:
-        self._compacting = False
-        before = self.log.segments
-        if error is None:
-            self._change_log(lambda: _ignore(self.log.finish_merge(job)))
-        if self.log.segments < before:
-            self._merge()
-
-    def _swept(self, job: SweepJob, error: OSError | None) -> None:
-        self._compacting = False
-        if error is None and self.log.finish_sweep(job):
-            self._merge()
 
     def _fail(self, error: OSError) -> None:
         if self.failed is None:
@@ -543,7 +500,7 @@ class Replica:
         latest = self.snapshots.latest()
         reached = self.snapshots.latest(self.core.committed)
         if latest is not None and self._restoring is None:
-            self._change_log(lambda: self.snapshots.remove_before(latest.offset, but=reached))
+            self.change_log(lambda: self.snapshots.remove_before(latest.offset, but=reached))
 
     def _ship_in_log(self, snapshot: msg.SnapshotMeta) -> None:
         try:
