@@ -1,6 +1,7 @@
 """One replica by hand: what it does with its disk and its machines, and in which order."""
 
 import pytest
+from tests.cluster import hands
 from tests.cluster.hands import DIRECTORY, FLUSH, GROUP, Puppet, alone, at, vnode
 
 from tidelog.cluster import replica as replica_module
@@ -72,6 +73,49 @@ def test_a_term_and_the_vote_in_it_are_one_write() -> None:
     puppet.lose_power()
     puppet.start()
     assert puppet.running.core.hard.voted_for == vnode(1)
+
+
+def numbered(sequence: int, producer: int = 7) -> Batch:
+    """A batch of two records of an idempotent producer."""
+    records = [Record(0, 0, b"account", b"1"), Record(1, 0, b"account", b"1")]
+    return build_batch(records, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+
+
+def offered(puppet: Puppet, token: int, batch: Batch) -> ev.Refusal | None:
+    """Offer a batch to a leader, and return why it was refused."""
+    puppet.running.produce(token, batch, Level.QUORUM)
+    puppet.flush()
+    outcome = puppet.hands.outcome(token)
+    return outcome.why if isinstance(outcome, ev.Refused) else None
+
+
+def lead_again(puppet: Puppet) -> None:
+    puppet.kill()
+    puppet.start()
+    puppet.lead()
+
+
+def test_a_new_leader_lets_nobody_overtake_the_first_batch_of_its_producer() -> None:
+    puppet = alone()
+    assert offered(puppet, 1, numbered(0, producer=6)) is None
+    lead_again(puppet)
+    # The client sent 0 to the leader before, which has not answered yet, and 2 to this one.
+    assert offered(puppet, 2, numbered(2)) is ev.Refusal.BUSY
+    assert offered(puppet, 3, numbered(0)) is None
+    assert offered(puppet, 4, numbered(2)) is None
+    assert offered(puppet, 5, numbered(2, producer=6)) is None, "one that is known goes on"
+
+
+def test_a_producer_that_was_forgotten_goes_on_at_any_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    puppet = alone()
+    assert offered(puppet, 1, numbered(40)) is None, "nobody led before who could have the first"
+    lead_again(puppet)
+    assert offered(puppet, 2, numbered(40, producer=8)) is ev.Refusal.BUSY
+    later = hands.NOON + replica_module.FIRST_BATCH_MS
+    monkeypatch.setattr(puppet.running, "_clock", lambda: later)
+    assert offered(puppet, 3, numbered(40, producer=8)) is None
 
 
 def test_nothing_is_compacted_before_the_machines_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

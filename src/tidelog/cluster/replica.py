@@ -59,6 +59,9 @@ from tidelog.storage import (
 Outcome = ev.Accepted | ev.Done | ev.Refused
 Job = Callable[[], Callable[[], None] | None]
 
+# How long a new leader waits for the first batch of a producer that it does not know: as long as
+# clients wait for the answer of the old one (their `request.timeout.ms`).
+FIRST_BATCH_MS = 30_000
 # How much of the log the machines take before other groups get a turn: 256 KiB of the smallest
 # batches take some 20 ms.
 APPLY_BYTES = 256 * 1024
@@ -112,6 +115,8 @@ class Replica:
         self.core = core
         self.failed: str | None = None  # why only a restart helps
         self.cleans = True  # compact by key; otherwise only retention removes anything
+        self.first_batch_ms = FIRST_BATCH_MS
+        self._leads_since = 0  # when the last leadership began, by the clock
         self._clock = clock
         self._producers = next((m for m in machines.machines if isinstance(m, Producers)), None)
         self._events: deque[ev.Event] = deque()
@@ -201,7 +206,25 @@ class Replica:
             if verdict.standing is not Standing.NEW:
                 self.host.resolved(ev.Refused(token, _WHY[verdict.standing]))
                 return
+            if self._overtakes(batch):
+                self.host.resolved(ev.Refused(token, ev.Refusal.BUSY))
+                return
         self.step(ev.Propose(token, (batch,), level))
+
+    def _overtakes(self, batch: Batch) -> bool:
+        """Whether an earlier batch of this producer may be on its way.
+
+        A client that has several under way may send the first to one leader and the second to the
+        next. Taken as it comes, the second would be in the log, and the first could not follow.
+        Where no leader wrote before, or the wait was long enough, the producer was forgotten here.
+        """
+        assert self._producers is not None
+        return (
+            batch.base_sequence > 0
+            and not self._producers.knows(batch.producer_id)
+            and self._clock() - self._leads_since < self.first_batch_ms
+            and self.machines.translation.to_client(self.core.term_start) > 0
+        )
 
     def compact_now(self) -> None:
         """Compact the closed segments that may be compacted, and merge small ones."""
@@ -280,6 +303,7 @@ class Replica:
                 self.change_log(lambda: self.log.truncate_suffix(first_removed))
                 self.machines.truncated(first_removed)
             case ev.RoleChanged():
+                self._leads_since = self._clock()
                 if self._producers is not None:
                     self._producers.forget_accepted()
                 self.host.role_changed(output)

@@ -10,7 +10,8 @@ that may still be retried is among them. A retry is answered with the offset of 
     lower epoch                              FENCED: a newer instance of this producer exists
     higher epoch starting at 0               NEW, and the older epoch is fenced from then on
                  not starting at 0           OUT_OF_ORDER
-    unknown producer                         NEW at any number: it may have been forgotten here
+    unknown producer                         NEW at any number: it may have been forgotten here.
+                                             A new leader makes it wait: `cluster.replica`
 
 Rules:
 - The fold is over committed batches. What the leader has appended since lies in an overlay, which
@@ -107,6 +108,10 @@ class Producers:
     def __iter__(self) -> Iterator[tuple[int, Producer]]:
         """All producers of committed batches, in the order in which they wrote last."""
         return iter(self._applied.items())
+
+    def knows(self, producer_id: int) -> bool:
+        """Whether there is a batch of this producer, committed or not."""
+        return producer_id in self._applied or producer_id in self._accepted
 
     def check(self, batch: Batch) -> Verdict:
         """Judge a batch that a client wants to write, before it is appended."""

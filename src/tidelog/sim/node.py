@@ -195,6 +195,7 @@ class SimNode:
                 cache=cache,
                 clock=self.wall_ms,
             )
+            replica.first_batch_ms = knobs.first_batch
             self.replicas[group] = replica
             observe(self, group, replica)
             world.judge.on_open(self, group)
