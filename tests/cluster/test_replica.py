@@ -106,6 +106,18 @@ def test_a_new_leader_lets_nobody_overtake_the_first_batch_of_its_producer() -> 
     assert offered(puppet, 5, numbered(2, producer=6)) is None, "one that is known goes on"
 
 
+def test_a_log_that_begins_after_its_leader_did_makes_newcomers_wait_too() -> None:
+    puppet = alone()
+    assert offered(puppet, 1, numbered(0, producer=6)) is None
+    lead_again(puppet)
+    replica = puppet.running
+    assert offered(puppet, 2, numbered(2, producer=6)) is None
+    replica.core.shipping.collectible = replica.log.dirty
+    assert replica.truncate_prefix(replica.log.dirty)
+    assert replica.log.start > replica.core.term_start
+    assert offered(puppet, 3, numbered(2)) is ev.Refusal.BUSY
+
+
 def test_a_producer_that_was_forgotten_goes_on_at_any_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

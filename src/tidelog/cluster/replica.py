@@ -219,11 +219,12 @@ class Replica:
         Where no leader wrote before, or the wait was long enough, the producer was forgotten here.
         """
         assert self._producers is not None
+        began = max(self.core.term_start, self.log.start)  # retention may have come that far
         return (
             batch.base_sequence > 0
             and not self._producers.knows(batch.producer_id)
             and self._clock() - self._leads_since < self.first_batch_ms
-            and self.machines.translation.to_client(self.core.term_start) > 0
+            and self.machines.translation.to_client(began) > 0
         )
 
     def compact_now(self) -> None:

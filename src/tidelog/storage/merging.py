@@ -1,7 +1,7 @@
 """Merging: neighbouring closed segments become one file.
 
-A compacted log closes a segment every few seconds, so that compaction can touch it, and compaction
-makes each of them small. Without merges the number of files would grow with uptime, for ever.
+A compacted log closes a segment every minute, so that compaction can touch it, and compaction makes
+each of them small. Without merges the number of files would grow with uptime, for ever.
 
 Which segments: a run of neighbours of one term that compaction has seen, below the segment in which
 the recovery point lies, so that the point never names a file that vanishes. A configuration is
