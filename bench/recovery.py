@@ -120,6 +120,9 @@ class Member:
     def arm_flush(self) -> None:
         """The byte threshold and the tail do it here."""
 
+    def now(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
 
 def _recover(options: Options, amount: int, *, flush_all: bool) -> float:
     """Seconds until a learner that lacks `amount` bytes has all of it on disk and committed."""

@@ -58,6 +58,7 @@ class Hands:
         self.lanes: dict[str, deque[Job]] = {}
         self.hears_leader = False
         self.flush_armed = False
+        self.time = 0  # of its clock, in milliseconds
 
     def send(self, message: Message) -> None:
         self.sent.append(message)
@@ -79,6 +80,9 @@ class Hands:
 
     def arm_flush(self) -> None:
         self.flush_armed = True
+
+    def now(self) -> int:
+        return self.time
 
     # --- What a test does with it ----------------------------------------------------------------
 

@@ -1,13 +1,14 @@
 """One replica by hand: what it does with its disk and its machines, and in which order."""
 
 import pytest
-from tests.cluster import hands
 from tests.cluster.hands import DIRECTORY, FLUSH, GROUP, Puppet, alone, at, vnode
 
 from tidelog.cluster import replica as replica_module
+from tidelog.cluster.replica import FIRST_BATCH_MS
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.configuration import Configuration
+from tidelog.raft.core import Options
 from tidelog.raft.types import Level
 from tidelog.records import NO_OFFSET, Batch, Record, Term, build_batch
 
@@ -81,6 +82,12 @@ def numbered(sequence: int, producer: int = 7) -> Batch:
     return build_batch(records, producer_id=producer, producer_epoch=0, base_sequence=sequence)
 
 
+def large(sequence: int) -> Batch:
+    """A batch of forty records of the same producer."""
+    records = [Record(delta, 0, b"account", b"1" * 20) for delta in range(40)]
+    return build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
 def offered(puppet: Puppet, token: int, batch: Batch) -> ev.Refusal | None:
     """Offer a batch to a leader, and return why it was refused."""
     puppet.running.produce(token, batch, Level.QUORUM)
@@ -106,28 +113,27 @@ def test_a_new_leader_lets_nobody_overtake_the_first_batch_of_its_producer() -> 
     assert offered(puppet, 5, numbered(2, producer=6)) is None, "one that is known goes on"
 
 
-def test_a_log_that_begins_after_its_leader_did_makes_newcomers_wait_too() -> None:
-    puppet = alone()
-    assert offered(puppet, 1, numbered(0, producer=6)) is None
-    lead_again(puppet)
+def test_nobody_overtakes_a_first_batch_that_was_refused_for_want_of_room() -> None:
+    puppet = alone(options=Options(max_uncommitted_bytes=1_000))
+    puppet.hands.time += FIRST_BATCH_MS
     replica = puppet.running
-    assert offered(puppet, 2, numbered(2, producer=6)) is None
-    replica.core.shipping.collectible = replica.log.dirty
-    assert replica.truncate_prefix(replica.log.dirty)
-    assert replica.log.start > replica.core.term_start
-    assert offered(puppet, 3, numbered(2)) is ev.Refusal.BUSY
+    replica.produce(1, numbered(0, producer=6), Level.QUORUM)
+    replica.produce(2, large(0), Level.QUORUM)
+    replica.produce(3, numbered(40), Level.QUORUM)
+    assert puppet.hands.refusal(2) is ev.Refusal.BUSY, "there is too much in flight"
+    assert puppet.hands.refusal(3) is ev.Refusal.BUSY, "it would fit"
+    puppet.flush()
+    assert offered(puppet, 4, large(0)) is None
+    assert offered(puppet, 5, numbered(40)) is None
 
 
-def test_a_producer_that_was_forgotten_goes_on_at_any_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_producer_that_was_forgotten_goes_on_at_any_number() -> None:
     puppet = alone()
-    assert offered(puppet, 1, numbered(40)) is None, "nobody led before who could have the first"
-    lead_again(puppet)
-    assert offered(puppet, 2, numbered(40, producer=8)) is ev.Refusal.BUSY
-    later = hands.NOON + replica_module.FIRST_BATCH_MS
-    monkeypatch.setattr(puppet.running, "_clock", lambda: later)
-    assert offered(puppet, 3, numbered(40, producer=8)) is None
+    assert offered(puppet, 1, numbered(40)) is ev.Refusal.BUSY
+    puppet.hands.time += FIRST_BATCH_MS - 1
+    assert offered(puppet, 2, numbered(40)) is ev.Refusal.BUSY, "to be refused again is no reason"
+    puppet.hands.time += 1
+    assert offered(puppet, 3, numbered(40)) is None
 
 
 def test_nothing_is_compacted_before_the_machines_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,8 +81,8 @@ def test_no_invariant_objects_to_a_world_in_order(invariant: object) -> None:
     assert objections(INVARIANTS.index(invariant) + 1, good_case()) == []
 
 
-def test_there_are_thirty_two_invariants_in_order() -> None:
-    assert [invariant.number for invariant in INVARIANTS] == list(range(1, 33))
+def test_there_are_thirty_three_invariants_in_order() -> None:
+    assert [invariant.number for invariant in INVARIANTS] == list(range(1, 34))
     at_rest = [invariant.number for invariant in INVARIANTS if invariant.when is When.END]
     assert at_rest == [30, 31]
     assert all(invariant.check.__doc__ for invariant in INVARIANTS)
@@ -851,6 +851,27 @@ def test_28_objects_to_a_retry_that_gets_another_offset() -> None:
     case = story.case()
     case.told.append(Told(N1, asked, Done(7, Offset(1)), TRIO))
     objects(28, case, f"written at {entry.base}")
+
+
+def test_33_objects_to_a_batch_whose_predecessor_is_missing() -> None:
+    story = Story()
+    case = story.case()
+    story.write(N1, ("a", "1"), term=1, producer=(9, 0, 0))
+    story.write(N1, ("a", "1"), term=1, producer=(9, 0, 1))
+    story.write(N1, ("a", "1"), term=1, producer=(9, 1, 0))
+    case.committed.append(Committed(N1, TRIO, story.commit(N1)))
+    assert not objections(33, case)
+    story.write(N1, ("a", "1"), term=1, producer=(9, 1, 2))
+    case.committed.append(Committed(N1, TRIO, story.commit(N1)))
+    objects(33, case, "(9, 1, 2)")
+
+
+def test_33_objects_to_a_producer_that_does_not_begin_at_its_beginning() -> None:
+    story = Story()
+    case = story.case()
+    story.write(N1, ("a", "1"), term=1, producer=(9, 0, 5))
+    case.committed.append(Committed(N1, TRIO, story.commit(N1)))
+    objects(33, case, "(9, 0, 5)")
 
 
 def at_rest(story: Story) -> Case:

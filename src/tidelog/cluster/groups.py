@@ -99,6 +99,9 @@ class Hosted:
         if self._flush_timer is None:
             self._flush_timer = self._groups.loop.call_later(self.flush_ms / 1000, self._flush)
 
+    def now(self) -> int:
+        return self._groups.now()
+
     def _flush(self) -> None:
         self._flush_timer = None
         self.step(ev.FlushDue())

@@ -59,8 +59,8 @@ from tidelog.storage import (
 Outcome = ev.Accepted | ev.Done | ev.Refused
 Job = Callable[[], Callable[[], None] | None]
 
-# How long a new leader waits for the first batch of a producer that it does not know: as long as
-# clients wait for the answer of the old one (their `request.timeout.ms`).
+# How long a producer that nobody knows has to wait if it does not begin with its first batch: as
+# long as clients wait for an answer (their `request.timeout.ms`), the first may be elsewhere.
 FIRST_BATCH_MS = 30_000
 # How much of the log the machines take before other groups get a turn: 256 KiB of the smallest
 # batches take some 20 ms.
@@ -92,6 +92,9 @@ class Host(Protocol):
     def arm_flush(self) -> None:
         """Something waits for the disk: step with `FlushDue` within the longest delay allowed."""
 
+    def now(self) -> int:
+        """Milliseconds on a clock that never goes back."""
+
 
 class Replica:
     def __init__(
@@ -115,8 +118,7 @@ class Replica:
         self.core = core
         self.failed: str | None = None  # why only a restart helps
         self.cleans = True  # compact by key; otherwise only retention removes anything
-        self.first_batch_ms = FIRST_BATCH_MS
-        self._leads_since = 0  # when the last leadership began, by the clock
+        self._turned_away_at = 0
         self._clock = clock
         self._producers = next((m for m in machines.machines if isinstance(m, Producers)), None)
         self._events: deque[ev.Event] = deque()
@@ -194,10 +196,10 @@ class Replica:
         """Propose a client's batch; what an idempotent producer sends twice is written once."""
         if batch.producer_id >= 0 and self._producers is not None:
             if self.core.leading is None:
-                self.host.resolved(ev.Refused(token, ev.Refusal.NOT_LEADER))
+                self._turn_away(token, ev.Refusal.NOT_LEADER)
                 return
             if not self.core.ready:
-                self.host.resolved(ev.Refused(token, ev.Refusal.NOT_READY))
+                self._turn_away(token, ev.Refusal.NOT_READY)
                 return
             verdict = self._producers.check(batch)
             if verdict.standing is Standing.DUPLICATE and verdict.last <= self.core.committed:
@@ -211,20 +213,27 @@ class Replica:
                 return
         self.step(ev.Propose(token, (batch,), level))
 
+    def turned_away(self) -> None:
+        """A batch of some producer may have been refused, here or elsewhere, that comes again."""
+        self._turned_away_at = self.host.now()
+
+    def _turn_away(self, token: int, why: ev.Refusal) -> None:
+        self.turned_away()
+        self.host.resolved(ev.Refused(token, why))
+
     def _overtakes(self, batch: Batch) -> bool:
         """Whether an earlier batch of this producer may be on its way.
 
-        A client that has several under way may send the first to one leader and the second to the
-        next. Taken as it comes, the second would be in the log, and the first could not follow.
-        Where no leader wrote before, or the wait was long enough, the producer was forgotten here.
+        A client that has several under way may have sent the first to another leader, or here when
+        it was refused. Taken as it comes, the second would be in the log, and the first could not
+        follow. If nobody was turned away for long, the producer was forgotten here, or writes to a
+        topic that was deleted and created again.
         """
         assert self._producers is not None
-        began = max(self.core.term_start, self.log.start)  # retention may have come that far
         return (
             batch.base_sequence > 0
             and not self._producers.knows(batch.producer_id)
-            and self._clock() - self._leads_since < self.first_batch_ms
-            and self.machines.translation.to_client(began) > 0
+            and self.host.now() - self._turned_away_at < FIRST_BATCH_MS
         )
 
     def compact_now(self) -> None:
@@ -296,15 +305,17 @@ class Replica:
             case ev.ApplyUpTo(offset):
                 self._apply_goal = offset
                 self._apply()
-            case ev.Accepted() | ev.Done() | ev.Refused():
+            case ev.Accepted() | ev.Done():
                 self.host.resolved(output)
+            case ev.Refused(token, why):
+                self._turn_away(token, why)
             case ev.HeardLeader():
                 self.host.heard_leader()
             case ev.Truncate(first_removed):
                 self.change_log(lambda: self.log.truncate_suffix(first_removed))
                 self.machines.truncated(first_removed)
             case ev.RoleChanged():
-                self._leads_since = self._clock()
+                self.turned_away()
                 if self._producers is not None:
                     self._producers.forget_accepted()
                 self.host.role_changed(output)

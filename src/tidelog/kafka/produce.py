@@ -238,6 +238,7 @@ def _check_in_sync(context: Context, partition: "Partition") -> None:
     there = sum(voter in in_sync or context.node.is_alive(voter) for voter in voters)
     needed = partition.config.min_insync_replicas
     if there < needed:
+        partition.replica.turned_away()
         raise Refused(
             ErrorCode.not_enough_replicas,
             f"{there} replicas are in sync and min.insync.replicas asks for {needed}",

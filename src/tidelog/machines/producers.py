@@ -11,7 +11,7 @@ that may still be retried is among them. A retry is answered with the offset of 
     higher epoch starting at 0               NEW, and the older epoch is fenced from then on
                  not starting at 0           OUT_OF_ORDER
     unknown producer                         NEW at any number: it may have been forgotten here.
-                                             A new leader makes it wait: `cluster.replica`
+                                             It has to wait for that: `cluster.replica`
 
 Rules:
 - The fold is over committed batches. What the leader has appended since lies in an overlay, which

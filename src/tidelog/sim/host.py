@@ -17,6 +17,7 @@ from tidelog.raft.events import FlushDue, RoleChanged, TransferExpired
 from tidelog.raft.messages import Message
 from tidelog.raft.types import GroupId
 from tidelog.sim.disk import PowerLost
+from tidelog.sim.scheduler import MS
 from tidelog.sim.world import Failure, Outcome
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ class GroupHost:
             self._flush_armed = True
             delay = self.node.world.knobs.flush_delay
             self.node.after(delay, f"g{self.group} flush due", self._flush)
+
+    def now(self) -> int:
+        """Milliseconds on the node's own clock."""
+        return self.node.local_time() // MS
 
     def _flush(self) -> None:
         self._flush_armed = False

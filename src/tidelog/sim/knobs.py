@@ -77,7 +77,6 @@ class Knobs:
     recovery_bytes: int = 40_000
     key_map_bytes: int = 65_536  # memory of one round of compaction
     tombstones: int = 60_000  # milliseconds for which compaction keeps a tombstone
-    first_batch: int = 30_000  # for which a new leader waits for a producer's first batch
     merge_files: int = 2  # neighbouring segments that become one at once
     cache_bytes: int = 65_536
     recovery_chunk: int = 512
@@ -109,6 +108,7 @@ class Knobs:
     patience: int = 400 * MS  # how long a client waits for an answer
     records: int = 3  # most records in one batch
     idempotent: float = 0.5  # share of writers that are idempotent producers
+    under_way: int = 1  # most batches that one of those sends before it hears of the first
     levels: Mapping[Level, int] = field(
         default_factory=lambda: {
             Level.NONE: 1,
@@ -186,7 +186,7 @@ def draw(rng: random.Random) -> Knobs:
         recovery_bytes=rng.choice((100, 20_000, 1_000_000)),
         key_map_bytes=rng.choice((400, 4_000, 65_536)),
         tombstones=rng.choice((1, 500, 60_000)),
-        first_batch=rng.choice((0, 200, 30_000)),
+        under_way=rng.choice((1, 2, 5)),
         cache_bytes=rng.choice((512, 4_096, 1_048_576)),
         recovery_chunk=rng.choice((100, 400, 2_000, 65_536)),
         max_inflight_bytes=rng.choice((200, 1_000, 8_000, 1_048_576)),

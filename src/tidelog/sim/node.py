@@ -80,6 +80,7 @@ class SimNode:
         self.shipping = world.knobs.shipping  # of the next start: an upgrade changes it
         self.rate = 1.0  # seconds of its own clock in a second of the world
         self.slow = 1  # by how much longer than usual its disk takes
+        self.life = 0  # of the process: timers and connections of an earlier one do nothing
         self.crashes = 0
         self._initial = initial  # of a disk that was never wiped
         # What its replicas went by when the process last died.
@@ -88,7 +89,6 @@ class SimNode:
         self._local = 0  # its own clock at `_since`
         self._since = 0
         self._skew_ms = 0  # by how much its wall clock was set ahead of its own
-        self._incarnation = 0  # timers of an earlier process do nothing
         self._waiting: list[Callable[[], None]] = []  # what happens once it is resumed
         self._guarding = False  # the product is running
         self._beat_timer: Timer | None = None  # of the next look at the table of heartbeats
@@ -136,10 +136,10 @@ class SimNode:
         It does not run if the process dies before, and waits while it is paused. Without a name it
         is no event: the judge does not look at the world after it.
         """
-        incarnation = self._incarnation
+        life = self.life
 
         def fire() -> None:
-            if incarnation == self._incarnation:
+            if life == self.life:
                 if self.paused:
                     self.on_resume(fire)
                 else:
@@ -154,7 +154,7 @@ class SimNode:
         """Start the process, unless it runs: open everything from the disk."""
         if self.alive:
             return
-        self._incarnation += 1
+        self.life += 1
         self.alive = True
         self.world.trace.note(self, None, f"starts as {self.vnode}")
         try:
@@ -195,7 +195,6 @@ class SimNode:
                 cache=cache,
                 clock=self.wall_ms,
             )
-            replica.first_batch_ms = knobs.first_batch
             self.replicas[group] = replica
             observe(self, group, replica)
             world.judge.on_open(self, group)
@@ -214,7 +213,7 @@ class SimNode:
                 host.leave_half_done()
             self.disk.crash(power=power)
             self.alive = self.paused = False
-            self._incarnation += 1
+            self.life += 1
             self._waiting.clear()
             self.replicas.clear()
             self.hosts.clear()

@@ -487,6 +487,13 @@ PLANTS: Final[dict[str, Plant]] = {
             ),
         ),
         Plant(
+            "overtake-the-first",
+            "the second batch of a producer that nobody knows is taken before its first",
+            (33, 31),
+            (instead(Replica, "_overtakes", lambda *_: False),),
+            under(CUTS, idempotent=1.0, under_way=5, writers=5),
+        ),
+        Plant(
             "checkpoint-with-holes",
             "a checkpoint is taken of machines that met holes",
             (23, 32),

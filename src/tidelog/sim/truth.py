@@ -244,6 +244,8 @@ class GroupTruth:
         self.asked: dict[int, Asked] = {}  # by token
         # Where each batch of an idempotent producer was first committed.
         self.produced: dict[tuple[int, int, int], Entry] = {}
+        # The numbers that may follow in the ledger: producer id, epoch, next sequence.
+        self.following: dict[tuple[int, int, int], Entry] = {}
         # Newest entry that a confirmed leader showed to readers, by its term.
         self.exposed: dict[Term, tuple[Entry, Configuration]] = {}
         # Highest offset up to which compaction was ever found to be covered by a majority.
@@ -372,6 +374,9 @@ class GroupTruth:
             entry.decided = new[-1].term  # a leader commits up to an entry of its own term
             if (sequence := entry.sequence) is not None:
                 self.produced.setdefault(sequence, entry)
+                producer, epoch, first = sequence
+                following = producer, epoch, first + len(entry.records)
+                self.following.setdefault(following, entry)
         return new
 
     def elected(self, vnode: Vnode, term: Term, configuration: Configuration) -> Leadership:

@@ -14,6 +14,7 @@ Theory of operation:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -132,6 +133,15 @@ class Client(Protocol):
         """An answer arrived: an `Outcome`, or what an action passed to `node.answer`."""
 
 
+@dataclass(slots=True)
+class Line:
+    """A connection: what is sent arrives in order, and after something that is lost, nothing."""
+
+    life: int  # of the process at its other end
+    arrives: int = 0  # when the last request does
+    broken: bool = False
+
+
 class Workload(Protocol):
     """All clients of a world together."""
 
@@ -205,7 +215,18 @@ class World:
 
     # --- Clients ---------------------------------------------------------------------------------
 
-    def ask(self, client: Client, target: NodeId, group: GroupId, action: Action) -> int:
+    def connect(self, target: NodeId) -> Line:
+        """Open a connection to a node, for requests that must not overtake each other."""
+        return Line(self.nodes[target].life)
+
+    def ask(
+        self,
+        client: Client,
+        target: NodeId,
+        group: GroupId,
+        action: Action,
+        line: Line | None = None,
+    ) -> int:
         """Send a request to a node and return the token that its answers will carry.
 
         Nothing is promised: the request may be lost, the node may be down, the answer may be lost.
@@ -213,12 +234,16 @@ class World:
         """
         self._token += 1
         token = self._token
-        if not self._client_loss():
-            name = f"n{target} request {token} from {client.name}"
+        if line is None:
+            line = self.connect(target)
+        if self._client_loss():
+            line.broken = True
+        if not line.broken:
+            line.arrives = max(self.now + self._client_delay(), line.arrives)
             self.at(
-                self._client_delay(),
-                name,
-                lambda: self._request(client, target, group, token, action),
+                line.arrives - self.now,
+                f"n{target} request {token} from {client.name}",
+                lambda: self._request(client, target, group, token, action, line),
             )
         return token
 
@@ -250,12 +275,20 @@ class World:
         }
 
     def _request(
-        self, client: Client, target: NodeId, group: GroupId, token: int, action: Action
+        self,
+        client: Client,
+        target: NodeId,
+        group: GroupId,
+        token: int,
+        action: Action,
+        line: Line,
     ) -> None:
         node = self.nodes[target]
-        if node.paused:
+        if line.life != node.life:
+            line.broken = True
+        elif node.paused:
             # A stopped process still has a socket that takes bytes: it answers when it wakes up.
-            node.on_resume(lambda: self._request(client, target, group, token, action))
+            node.on_resume(lambda: self._request(client, target, group, token, action, line))
         elif (replica := node.replicas.get(group)) is not None:
             self._asked[token] = (client, target)
             self.trace.note(node, group, f"request {token} from {client.name}")

@@ -158,6 +158,18 @@ def invariant_28_a_retry_is_written_once(case: Case) -> Iterator[str]:
                 )
 
 
+def invariant_33_sequences_have_no_holes(case: Case) -> Iterator[str]:
+    """A producer's batches are committed in the order of their numbers, from 0 in each epoch."""
+    for committed in case.committed:
+        for entry in committed.entries:
+            sequence = entry.sequence
+            if sequence is None or sequence[2] == 0:
+                continue
+            before = case.truth.following.get(sequence)
+            if before is None or before.base > entry.base:
+                yield f"{entry} has {sequence} as producer, epoch and sequence; what was before?"
+
+
 def invariant_30_replicas_end_equal(case: Case) -> Iterator[str]:
     """At rest all members have equal logs but for compaction, equal machines and nothing open."""
     exams = {exam.vnode: exam for exam in case.exams}

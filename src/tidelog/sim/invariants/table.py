@@ -75,6 +75,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     _invariant(clients.invariant_30_replicas_end_equal, When.END),
     _invariant(clients.invariant_31_the_clients_history_is_sound, When.END),
     _invariant(snapshots.invariant_32_a_start_goes_on_from_the_fold),
+    _invariant(clients.invariant_33_sequences_have_no_holes),
 )
 
 
