@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from uuid import UUID
 
@@ -23,6 +23,7 @@ class Catalog:
         # Replicas a node has or is about to have, and partitions that prefer it as leader.
         self._replica_counts: Counter[NodeId] = Counter()
         self._leader_counts: Counter[NodeId] = Counter()
+        self._moving: set[GroupId] = set()  # those with a target
 
     # --- Looking up -----------------------------------------------------------------------------
 
@@ -41,6 +42,11 @@ class Catalog:
     @property
     def leader_counts(self) -> Mapping[NodeId, int]:
         return self._leader_counts
+
+    @property
+    def moving(self) -> Set[GroupId]:
+        """The groups of partitions that should be elsewhere."""
+        return self._moving
 
     @property
     def partition_count(self) -> int:
@@ -102,15 +108,19 @@ class Catalog:
         self._places[partition.group] = (name, partition.index)
         self._replica_counts.update(replica.id for replica in partition.hosts)
         self._leader_counts[(partition.target or partition.replicas)[0].id] += 1
+        if partition.target is not None:
+            self._moving.add(partition.group)
 
     def _discount(self, partition: PartitionState) -> None:
         del self._places[partition.group]
         self._replica_counts.subtract(replica.id for replica in partition.hosts)
         self._leader_counts[(partition.target or partition.replicas)[0].id] -= 1
+        self._moving.discard(partition.group)
 
     def check_indexes(self) -> None:
         hosts: Counter[NodeId] = Counter()
         leaders: Counter[NodeId] = Counter()
+        moving = {each.group for _, each in self.partitions() if each.target is not None}
         count = 0
         for topic, partition in self.partitions():
             check_partition(partition)
@@ -121,6 +131,7 @@ class Catalog:
         assert len(self._places) == count, self._places
         assert +self._replica_counts == hosts, self._replica_counts
         assert +self._leader_counts == leaders, self._leader_counts
+        assert self._moving == moving, self._moving
         assert len(self._by_id) == len(self._topics), self._by_id
         assert all(self._topics[topic.name] is topic for topic in self._by_id.values())
 

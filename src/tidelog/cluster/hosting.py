@@ -9,6 +9,7 @@ the way is no matter.
 """
 
 import asyncio
+import itertools
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ TOPICS: Final = "topics"  # the directory below which partitions live
 STAND_AGAIN_S: Final = (0.02, 0.03, 0.05, 0.1, 0.15, 0.25, 0.4)
 NEXT_STANDS_S: Final = 0.3
 TEND_S: Final = 0.25  # how often partitions that are being moved are looked after
+LOOKS_PER_REVIEW: Final = 20  # how many times less often all others are
 CHANGE_TIMEOUT_S: Final = 600.0
 FINISH_TIMEOUT_S: Final = 5.0
 HOUSEKEEPING_BATCH: Final = 50  # partitions looked after before others get the loop
@@ -296,15 +298,25 @@ class Hosting:
 
     async def _tend(self) -> None:
         """Move on the partitions that are led here and should be elsewhere."""
-        while True:
+        for look in itertools.count():
             await asyncio.sleep(TEND_S)
-            for group in tuple(self._led):
+            moving = self._led & self._node.state.moving
+            if look % LOOKS_PER_REVIEW == 0:
+                moving |= self._with_learners()
+            for group in moving:
                 state = self._node.state.partition(group)
                 partition = self._by_group.get(group)
-                if state is None or partition is None:
-                    continue
-                if state.target is not None or partition.core.configuration.learners:
+                if state is not None and partition is not None:
                     self._move_on(partition, state)
+
+    def _with_learners(self) -> set[GroupId]:
+        """Groups that are led here and have somebody left over from a change that did not end."""
+        return {
+            group
+            for group in self._led
+            if (partition := self._by_group.get(group)) is not None
+            and partition.core.configuration.learners
+        }
 
     def _move_on(self, partition: Partition, state: PartitionState) -> None:
         core = partition.core

@@ -35,6 +35,8 @@ class Presence:
         self._heard: dict[NodeId, float] = {}  # of those that are not known to be gone
         self._last_heard: dict[NodeId, float] = {}
         self._claims: dict[GroupId, Claim] = {}  # what this node leads, as it was last told
+        # Those of them that not all were in sync with when that was last looked at.
+        self._behind: set[GroupId] = set()
         self._news: dict[GroupId, Claim] = {}
         self._telling: set[asyncio.Task[None]] = set()
         self._scheduled = False
@@ -100,6 +102,7 @@ class Presence:
         if self._claims.get(claim.group) == claim:
             return
         self._claims[claim.group] = claim
+        self._behind.add(claim.group)
         self._news[claim.group] = claim
         self._node.leaders.claim(self._node.id, claim)
         if not self._scheduled and not self._closed:
@@ -108,6 +111,7 @@ class Presence:
 
     def lead_no_more(self, group: GroupId) -> None:
         self._claims.pop(group, None)
+        self._behind.discard(group)
         self._news.pop(group, None)
 
     def take_claims(self, sender: NodeId, payload: bytes) -> None:
@@ -135,30 +139,30 @@ class Presence:
     def _catching_up(self) -> list[Claim]:
         """What this node leads and not everybody was in sync with, where that has changed."""
         changed = []
-        for group, claim in self._claims.items():
-            partition = self._node.hosted_partition(group)
-            if partition is None or len(claim.in_sync) == len(partition.core.configuration.voters):
-                continue
-            now = claim._replace(in_sync=partition.in_sync())
+        for group in tuple(self._behind):
+            claim = self._claims[group]
+            now = self._renew(claim)
             if now != claim:
                 changed.append(now)
-        for claim in changed:
-            self._claims[claim.group] = claim
-            self._node.leaders.claim(self._node.id, claim)
         return changed
 
     def _everything(self) -> list[Claim]:
         """All that this node leads, with who is in sync now."""
-        node = self._node
-        claims = []
-        for claim in self._claims.values():
-            partition = node.hosted_partition(claim.group)
-            if partition is not None:
-                claim = claim._replace(in_sync=partition.in_sync())
-                node.leaders.claim(node.id, claim)
-            claims.append(claim)
-        self._claims = {claim.group: claim for claim in claims}
-        return claims
+        return [self._renew(claim) for claim in tuple(self._claims.values())]
+
+    def _renew(self, claim: Claim) -> Claim:
+        """See who is in sync with a group now."""
+        partition = self._node.hosted_partition(claim.group)
+        if partition is None:
+            return claim
+        now = claim._replace(in_sync=partition.in_sync())
+        if len(now.in_sync) == len(partition.core.configuration.voters):
+            self._behind.discard(claim.group)
+        else:
+            self._behind.add(claim.group)
+        self._claims[claim.group] = now
+        self._node.leaders.claim(self._node.id, now)
+        return now
 
     def _tell(self, payload: bytes) -> None:
         for peer in self._node.peers():
