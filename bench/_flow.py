@@ -16,6 +16,7 @@ from bench._clusters import REQUEST_TIMEOUT_S, Cluster
 from bench._machine import BenchFailed
 from bench._wire import PRODUCE, PRODUCE_VERSION, encode_text
 from tidelog.records import Record, build_batch
+from tidelog.storage import wall_ms
 
 FETCH, FETCH_VERSION = 1, 7
 TIMEOUT_MS = 30_000
@@ -130,7 +131,8 @@ class Sender:
         assert self.link is not None
         now = time.monotonic()
         value = bytes(self._size - STAMP.size) + STAMP.pack(now)
-        batch = build_batch([Record(n, 0, None, value, ()) for n in range(self._records)])
+        stamp = wall_ms()  # an old one would be a reason to delete it
+        batch = build_batch([Record(n, stamp, None, value, ()) for n in range(self._records)])
         data = bytes(batch.data)
         self._sent.append(now)
         body = self._head + _SIZE.pack(len(data)) + data

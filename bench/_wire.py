@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from bench._machine import BenchFailed
 from tidelog.records import Record, build_batch
+from tidelog.storage import wall_ms
 
 PRODUCE, PRODUCE_VERSION = 0, 7
 OFFSET_COMMIT, OFFSET_COMMIT_VERSION = 8, 7
@@ -43,7 +44,7 @@ class Request:
 
 def produce(topic: str) -> Request:
     """Write one record to the first partition, at acks=all."""
-    records = bytes(build_batch([Record(0, 0, None, b"x" * 100, ())]).data)
+    records = bytes(build_batch([Record(0, wall_ms(), None, b"x" * 100, ())]).data)
     body = (
         struct.pack(">hhii", -1, -1, int(1000 * REQUEST_S), 1)
         + encode_text(topic)
