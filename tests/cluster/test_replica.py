@@ -107,7 +107,7 @@ def test_a_new_leader_lets_nobody_overtake_the_first_batch_of_its_producer() -> 
     assert offered(puppet, 1, numbered(0, producer=6)) is None
     lead_again(puppet)
     # The client sent 0 to the leader before, which has not answered yet, and 2 to this one.
-    assert offered(puppet, 2, numbered(2)) is ev.Refusal.BUSY
+    assert offered(puppet, 2, numbered(2)) is ev.Refusal.EARLY
     assert offered(puppet, 3, numbered(0)) is None
     assert offered(puppet, 4, numbered(2)) is None
     assert offered(puppet, 5, numbered(2, producer=6)) is None, "one that is known goes on"
@@ -121,7 +121,7 @@ def test_nobody_overtakes_a_first_batch_that_was_refused_for_want_of_room() -> N
     replica.produce(2, large(0), Level.QUORUM)
     replica.produce(3, numbered(40), Level.QUORUM)
     assert puppet.hands.refusal(2) is ev.Refusal.BUSY, "there is too much in flight"
-    assert puppet.hands.refusal(3) is ev.Refusal.BUSY, "it would fit"
+    assert puppet.hands.refusal(3) is ev.Refusal.EARLY, "it would fit"
     puppet.flush()
     assert offered(puppet, 4, large(0)) is None
     assert offered(puppet, 5, numbered(40)) is None
@@ -129,9 +129,9 @@ def test_nobody_overtakes_a_first_batch_that_was_refused_for_want_of_room() -> N
 
 def test_a_producer_that_was_forgotten_goes_on_at_any_number() -> None:
     puppet = alone()
-    assert offered(puppet, 1, numbered(40)) is ev.Refusal.BUSY
+    assert offered(puppet, 1, numbered(40)) is ev.Refusal.EARLY
     puppet.hands.time += FIRST_BATCH_MS - 1
-    assert offered(puppet, 2, numbered(40)) is ev.Refusal.BUSY, "to be refused again is no reason"
+    assert offered(puppet, 2, numbered(40)) is ev.Refusal.EARLY, "to be refused again is no reason"
     puppet.hands.time += 1
     assert offered(puppet, 3, numbered(40)) is None
 

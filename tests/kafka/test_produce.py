@@ -329,6 +329,21 @@ def test_gaps_and_fenced_epochs_are_refused(tmp_path: Path) -> None:
     run(story())
 
 
+def test_the_second_batch_of_a_producer_waits_for_its_first(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with broker(tmp_path) as node:
+            await node.create()
+            early = await node.produce(batch(b"2", producer=(*IDEMPOTENT, 1)))
+            assert early.error_code is ErrorCode.not_enough_replicas, "a code to try again after"
+            assert early.error_message is not None
+            assert "first batch" in early.error_message
+            for number in range(2):
+                answer = await node.produce(batch(b"%d" % number, producer=(*IDEMPOTENT, number)))
+                assert (answer.error_code, answer.base_offset) == (ErrorCode.none, number)
+
+    run(story())
+
+
 def test_a_repeated_batch_is_recognised_after_a_new_election(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker(tmp_path) as node:

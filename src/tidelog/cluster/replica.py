@@ -209,7 +209,7 @@ class Replica:
                 self.host.resolved(ev.Refused(token, _WHY[verdict.standing]))
                 return
             if self._overtakes(batch):
-                self.host.resolved(ev.Refused(token, ev.Refusal.BUSY))
+                self.host.resolved(ev.Refused(token, ev.Refusal.EARLY))
                 return
         self.step(ev.Propose(token, (batch,), level))
 
