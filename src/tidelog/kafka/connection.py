@@ -38,7 +38,7 @@ _PREFIX: Final = struct.Struct(">ih")
 _API_AND_VERSION: Final = struct.Struct(">hh")
 # Room before the shared buffer's content, for the beginning of a frame of the last read.
 SCRATCH_HEAD: Final = 8
-SCRATCH_BYTES: Final = 32 * 1024
+SCRATCH_BYTES: Final = 128 * 1024
 
 
 class Slot:

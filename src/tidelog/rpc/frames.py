@@ -47,9 +47,10 @@ _PREFIX_SIZE: Final = _PREFIX.size
 HELLO_LIMIT: Final = 512
 _MAX_CLUSTER_ID: Final = 255
 
-# Frames that fit in here together are received together and copied out, one short copy each.
-# Of a larger body at most this much is copied.
-SCRATCH_SIZE: Final = 16 * 1024
+# Frames that fit in here together are received together and copied out, one copy each. A batch as
+# clients make them by default fits: to copy it costs less than to be called twice more for it. Of
+# a larger body at most this much is copied.
+SCRATCH_SIZE: Final = 128 * 1024
 
 # Letting go of the lock for a checksum of a few microseconds costs more than the checksum.
 _KEEP_GIL: Final = 0
