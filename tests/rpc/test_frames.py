@@ -51,11 +51,11 @@ def with_length(data: bytes, length: int) -> bytes:
     return data[:LENGTH_AT] + length.to_bytes(4, "big") + data[LENGTH_AT + 4 :]
 
 
+PATTERN = bytes(range(251))
 bodies = st.one_of(
     st.binary(max_size=100),
     st.integers(0, 3 * SCRATCH_SIZE).map(lambda size: (PATTERN * (size // 251 + 1))[:size]),
 )
-PATTERN = bytes(range(251))
 frames_of_all_sizes = st.lists(
     st.tuples(st.sampled_from(Kind), st.integers(0, 2**64 - 1), bodies), min_size=1, max_size=8
 )
