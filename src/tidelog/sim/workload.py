@@ -345,9 +345,9 @@ class Writer(_Client):
         """Raise the epoch: what was under way may be written, or not."""
         self._epoch += 1
         self._sequence = 0
-        self._relaxed = False
         for sending in tuple(self._under_way):
             self._finish(sending, Fate.UNKNOWN)
+        self._relaxed = False
         if self.stopped:
             self.write_now(Level.QUORUM)  # the last write has to be written
 
