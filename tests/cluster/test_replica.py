@@ -133,7 +133,9 @@ def test_a_producer_that_was_forgotten_goes_on_at_any_number() -> None:
     puppet.hands.time += FIRST_BATCH_MS - 1
     assert offered(puppet, 2, numbered(40)) is ev.Refusal.EARLY, "to be refused again is no reason"
     puppet.hands.time += 1
-    assert offered(puppet, 3, numbered(40)) is None
+    puppet.running.step(ev.CancelChange(3))
+    assert puppet.hands.refusal(3) is ev.Refusal.NOT_CHANGING, "which is no batch either"
+    assert offered(puppet, 4, numbered(40)) is None
 
 
 def test_nothing_is_compacted_before_the_machines_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

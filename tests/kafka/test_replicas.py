@@ -25,6 +25,7 @@ from tests.kafka.broker import (
 )
 from tests.kafka.test_fetch import end_of_epoch, list_offset
 
+from tidelog.cluster.replica import FIRST_BATCH_MS
 from tidelog.raft import events as ev
 from tidelog.raft.types import Level
 
@@ -217,7 +218,11 @@ def test_acknowledgements_wait_for_as_many_replicas_as_asked_for(tmp_path: Path)
                 ErrorCode.not_enough_replicas,
             }
             await until(lambda: not leader.node.is_alive(first.node.id), "its absence")
-            answer = await leader.produce(batch(b"z"))
+            replica = leader.partition().replica
+            replica._turned_away_at = replica.host.now() - FIRST_BATCH_MS
+            answer = await leader.produce(batch(b"z", producer=(5, 0, 0)))
             assert answer.error_code is ErrorCode.not_enough_replicas
+            early = await leader.produce(batch(b"next", producer=(5, 0, 1)), acks=1)
+            assert "first batch" in early.error_message, "nobody overtakes one that was refused"
 
     run(story())

@@ -323,6 +323,7 @@ class Hosting:
         goal = state.target or state.replicas
         current = core.configuration
         if current == Configuration(goal):
+            self._node.presence.look_again(partition.group)
             if state.target is not None and core.configuration_offset <= core.committed:
                 self._spawn(self._finish(partition.group, goal))
             return

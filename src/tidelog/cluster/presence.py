@@ -114,6 +114,11 @@ class Presence:
         self._behind.discard(group)
         self._news.pop(group, None)
 
+    def look_again(self, group: GroupId) -> None:
+        """A group has other replicas than before: see soon who of them is in sync."""
+        if group in self._claims:
+            self._behind.add(group)
+
     def take_claims(self, sender: NodeId, payload: bytes) -> None:
         """Another node says what it leads; raises `CorruptClaims`."""
         self.heard(sender)

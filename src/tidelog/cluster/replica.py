@@ -196,10 +196,11 @@ class Replica:
         """Propose a client's batch; what an idempotent producer sends twice is written once."""
         if batch.producer_id >= 0 and self._producers is not None:
             if self.core.leading is None:
-                self._turn_away(token, ev.Refusal.NOT_LEADER)
+                self.host.resolved(ev.Refused(token, ev.Refusal.NOT_LEADER))
                 return
             if not self.core.ready:
-                self._turn_away(token, ev.Refusal.NOT_READY)
+                self.turned_away()
+                self.host.resolved(ev.Refused(token, ev.Refusal.NOT_READY))
                 return
             verdict = self._producers.check(batch)
             if verdict.standing is Standing.DUPLICATE and verdict.last <= self.core.committed:
@@ -211,15 +212,15 @@ class Replica:
             if self._overtakes(batch):
                 self.host.resolved(ev.Refused(token, ev.Refusal.EARLY))
                 return
-        self.step(ev.Propose(token, (batch,), level))
+            self.step(ev.Propose(token, (batch,), level))
+            if not self._producers.knows(batch.producer_id):
+                self.turned_away()
+        else:
+            self.step(ev.Propose(token, (batch,), level))
 
     def turned_away(self) -> None:
         """A batch of some producer may have been refused, here or elsewhere, that comes again."""
         self._turned_away_at = self.host.now()
-
-    def _turn_away(self, token: int, why: ev.Refusal) -> None:
-        self.turned_away()
-        self.host.resolved(ev.Refused(token, why))
 
     def _overtakes(self, batch: Batch) -> bool:
         """Whether an earlier batch of this producer may be on its way.
@@ -305,10 +306,8 @@ class Replica:
             case ev.ApplyUpTo(offset):
                 self._apply_goal = offset
                 self._apply()
-            case ev.Accepted() | ev.Done():
+            case ev.Accepted() | ev.Done() | ev.Refused():
                 self.host.resolved(output)
-            case ev.Refused(token, why):
-                self._turn_away(token, why)
             case ev.HeardLeader():
                 self.host.heard_leader()
             case ev.Truncate(first_removed):

@@ -61,7 +61,7 @@ CODES: Final = {
     Refusal.TRUNCATED: _NOT_HERE,
     # The followers do not keep up. This is the code for "nothing was written, come again".
     Refusal.BUSY: ErrorCode.not_enough_replicas,
-    # A gap in the numbers of one who is known is an error, which some clients do not survive.
+    # Not the code of a gap, which some clients do not survive: this one fills itself.
     Refusal.EARLY: ErrorCode.not_enough_replicas,
     Refusal.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
     Refusal.FENCED: ErrorCode.invalid_producer_epoch,
