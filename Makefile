@@ -74,8 +74,9 @@ run: install ## Start three nodes and show what they are for, in a minute and a 
 up: install ## Run a cluster of three nodes at localhost:9092 until Ctrl-C
 	@$(BIN)/tidelog up
 
-lint: install ## Check style and common mistakes (ruff)
+lint: install ## Check style, format and common mistakes (ruff)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 types: install ## Check types (mypy, strict)
 	$(BIN)/mypy
@@ -100,8 +101,9 @@ soak: install ## Load and faults for an hour (ARGS="--minutes 10"): nothing lost
 sim: install ## Judge the core under SEEDS simulated worlds
 	$(BIN)/tidelog sim --seeds $(SEEDS) $(ARGS)
 
-format: install ## Let ruff fix what it can fix safely
+format: install ## Let ruff format the code and fix what it can fix safely
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lock: install ## Write requirements.lock again from pyproject.toml (newest versions: ARGS=--upgrade)
 	@$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 \

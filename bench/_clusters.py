@@ -123,9 +123,7 @@ class Cluster(ABC):
         self.wait_in_sync(name)
 
     def _try_create(self, name: str, partitions: int, config: Mapping[str, str]) -> bool:
-        topic = rd.NewTopic(
-            name, partitions, min(REPLICAS, self.nodes), config=dict(config)
-        )
+        topic = rd.NewTopic(name, partitions, min(REPLICAS, self.nodes), config=dict(config))
         try:
             self.admin.create_topics([topic], request_timeout=START_TIMEOUT_S)[name].result()
         except KafkaException as error:
@@ -143,9 +141,13 @@ class Cluster(ABC):
     def _is_in_sync(self, topic: str) -> bool:
         with contextlib.suppress(KafkaException):
             found = self.admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
-            return found.error is None and bool(found.partitions) and all(
-                each.leader > 0 and len(each.isrs) == min(REPLICAS, self.nodes)
-                for each in found.partitions.values()
+            return (
+                found.error is None
+                and bool(found.partitions)
+                and all(
+                    each.leader > 0 and len(each.isrs) == min(REPLICAS, self.nodes)
+                    for each in found.partitions.values()
+                )
             )
         return False
 

@@ -100,9 +100,7 @@ def rows() -> Iterator[Row]:
             label = f"{count:,} connections, {what}"
             yield Row(f"{label}, taken", "rate", "msg/s", probe, probe)
             for name in ("p50", "p99"):
-                yield Row(
-                    f"{label}, {name}", name, "ms", probe, probe, digits=1, suffix=NO_COSTS
-                )
+                yield Row(f"{label}, {name}", name, "ms", probe, probe, digits=1, suffix=NO_COSTS)
             grew = f"{label}, memory above before"
             yield Row(grew, "grew_mib", "MiB", probe, probe, suffix=NO_COSTS)
 

@@ -48,9 +48,9 @@ class Member:
         self.wire = wire
         self.flush_all = flush_all
         self.finished: queue.SimpleQueue[_Done] = queue.SimpleQueue()
-        self._jobs: queue.SimpleQueue[
-            tuple[Job, Callable[[OSError | None], None]] | None
-        ] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Job, Callable[[OSError | None], None]] | None] = (
+            queue.SimpleQueue()
+        )
         self._worker = threading.Thread(target=self._work, daemon=True)
         self._worker.start()
         members = tuple(Vnode(NodeId(node), 0) for node in (1, 2))
@@ -145,9 +145,11 @@ def _recover(options: Options, amount: int, *, flush_all: bool) -> float:
         began = time.perf_counter()
         leader.replica.step(ev.ChangeConfiguration(-2, (core.vnode, follower.replica.core.vnode)))
         _until(
-            lambda: core.configuration.is_voter(follower.replica.core.vnode)
-            and not core.configuration.is_joint
-            and core.committed == core.dirty,
+            lambda: (
+                core.configuration.is_voter(follower.replica.core.vnode)
+                and not core.configuration.is_joint
+                and core.committed == core.dirty
+            ),
             [leader, follower],
             wire,
         )

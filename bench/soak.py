@@ -169,7 +169,7 @@ class Soak:
             said = (node.directory / LOG_FILE).read_text(errors="replace")
             (self.directory / f"node-{node.id}.log").write_text(said)
             found = COMPLAINTS.search(said)
-            what = "" if found is None else f": {said[found.start():][:500]}"
+            what = "" if found is None else f": {said[found.start() :][:500]}"
             yield Verdict(found is None, f"log of node {node.id}{what or ': no complaints'}")
 
 
@@ -189,7 +189,6 @@ def run(
     trouble = [each for each in soak.judged if not each.ok]
     if trouble:
         raise BenchFailed(
-            f"{len(trouble)} of the above are NOT as they should be; data and logs are in"
-            f" {kept}"
+            f"{len(trouble)} of the above are NOT as they should be; data and logs are in {kept}"
         )
     shutil.rmtree(kept / "nodes")

@@ -206,9 +206,7 @@ def wait_seen(groups: list[Group], writers: dict[str, Writer]) -> None:
     time.sleep(3.0)  # for the topics that do not say what is to be seen, and for commits
 
 
-def group_verdicts(
-    cluster: Tidelog, group: Group, writers: dict[str, Writer]
-) -> Iterator[Verdict]:
+def group_verdicts(cluster: Tidelog, group: Group, writers: dict[str, Writer]) -> Iterator[Verdict]:
     for topic in group.topics:
         if writers[topic].shape.is_whole:
             lost = np.flatnonzero(unseen(group, writers[topic]))

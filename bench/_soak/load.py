@@ -210,9 +210,7 @@ class Group:
     def __init__(self, bootstrap: str, protocol: str, topics: list[str]) -> None:
         self.name = f"soak-{protocol}"
         self.topics = topics
-        self.members = [
-            Member(bootstrap, self.name, protocol, topics, place) for place in range(2)
-        ]
+        self.members = [Member(bootstrap, self.name, protocol, topics, place) for place in range(2)]
 
     def seen(self, topic: str, size: int) -> npt.NDArray[np.bool_]:
         """Whether each number below `size` was seen by some member."""

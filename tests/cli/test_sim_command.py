@@ -127,9 +127,7 @@ def test_the_printed_command_runs_and_shows_the_failure_again(simulator: FakeSim
 def test_a_replay_prints_the_same_bytes_twice(simulator: FakeSimulator) -> None:
     first = run("sim", "--seed", "17", "--trace")
     assert first.exit_code == 0
-    assert first.output == (
-        "t=0 world 17 begins\nseed 17 passed: 1000 events, 3 nodes\n"
-    )
+    assert first.output == ("t=0 world 17 begins\nseed 17 passed: 1000 events, 3 nodes\n")
     assert run("sim", "--seed", "17", "--trace").output == first.output
 
 

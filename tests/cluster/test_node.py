@@ -176,16 +176,16 @@ def test_a_partition_moves_to_other_nodes_with_all_it_holds(tmp_path: Path) -> N
             await controller.reassign("t", 0, [three, two])
             state = nodes.any.state
             await until(
-                lambda: state.partition_at("t", 0).target is None
-                and state.partition_at("t", 0).nodes == (3, 2),
+                lambda: (
+                    state.partition_at("t", 0).target is None
+                    and state.partition_at("t", 0).nodes == (3, 2)
+                ),
                 "the move",
             )
             await until(lambda: nodes[1].partition("t", 0) is None, "the old replica's end")
             assert (await nodes.leader("t")).core.vnode.id in (2, 3)
             assert await nodes.write("t", 0, b"after") == 50
-            await until(
-                lambda: not list((tmp_path / "node-1" / "topics").glob("t/*")), "deletion"
-            )
+            await until(lambda: not list((tmp_path / "node-1" / "topics").glob("t/*")), "deletion")
 
     run(story())
 

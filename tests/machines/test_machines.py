@@ -63,9 +63,7 @@ def test_a_replica_that_folded_holes_is_corrected_by_the_snapshot() -> None:
     batches = history(20)
     leader = feed(partition(), batches)
     compacted = [
-        batch
-        for batch in batches
-        if batch.type is not BatchType.DATA or batch.base_offset >= 17
+        batch for batch in batches if batch.type is not BatchType.DATA or batch.base_offset >= 17
     ]
     follower = feed(partition(), compacted)
     assert follower.snapshot() != leader.snapshot()

@@ -19,9 +19,7 @@ def duplicate(base: int, last: int) -> Verdict:
     return Verdict(Standing.DUPLICATE, Offset(base), Offset(last))
 
 
-def write(
-    base: int, sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0
-) -> Batch:
+def write(base: int, sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) -> Batch:
     """`count` records of a producer at the log offset `base`."""
     records = [(b"key", b"1")] * count
     return data(base, records, producer=producer, epoch=epoch, sequence=sequence)

@@ -302,9 +302,7 @@ class Member:
     def _apply(self) -> None:
         machine = self.machine
         while machine.applied < self._goal:
-            batch = next(
-                iter(self.log.read(Offset(machine.applied + 1), 1, upto=self._goal)), None
-            )
+            batch = next(iter(self.log.read(Offset(machine.applied + 1), 1, upto=self._goal)), None)
             if batch is None:
                 machine.applied = self._goal
                 break

@@ -327,8 +327,18 @@ def test_a_message_of_another_group_is_none_of_our_business() -> None:
     leader = group.elect(1)
     leader.step(
         msg.AppendReply(
-            type(GROUP)(GROUP + 1), vnode(2), vnode(1), Term(9), 1, msg.Status.SUCCESS,
-            Offset(0), Offset(0), Offset(0), Offset(0), Term(0), Offset(-1),
+            type(GROUP)(GROUP + 1),
+            vnode(2),
+            vnode(1),
+            Term(9),
+            1,
+            msg.Status.SUCCESS,
+            Offset(0),
+            Offset(0),
+            Offset(0),
+            Offset(0),
+            Term(0),
+            Offset(-1),
         )
     )
     assert leader.core.role is Role.LEADER

@@ -54,8 +54,18 @@ def test_a_heartbeat_never_truncates() -> None:
     leader.propose(9)
     group[2].step(group.take(msg.AppendRequest, target=2)[0])
     old_beat = msg.AppendRequest(
-        GROUP, vnode(1), vnode(2), Term(1), 1, Offset(0), Term(1), (), Offset(0), Offset(0),
-        NO_OFFSET, False,
+        GROUP,
+        vnode(1),
+        vnode(2),
+        Term(1),
+        1,
+        Offset(0),
+        Term(1),
+        (),
+        Offset(0),
+        Offset(0),
+        NO_OFFSET,
+        False,
     )
     group[2].step(old_beat)
     assert group[2].core.dirty == 3
@@ -430,8 +440,18 @@ def test_a_ghost_that_begins_inside_the_log_extends_it_by_the_rest() -> None:
     assert (batches[0].base_offset, batches[0].last_offset) == (2, 4)
     group[3].step(
         msg.AppendRequest(
-            GROUP, vnode(1), vnode(3), Term(1), 1, Offset(1), Term(1), batches, Offset(2),
-            Offset(2), NO_OFFSET, False,
+            GROUP,
+            vnode(1),
+            vnode(3),
+            Term(1),
+            1,
+            Offset(1),
+            Term(1),
+            batches,
+            Offset(2),
+            Offset(2),
+            NO_OFFSET,
+            False,
         )
     )
     assert group[3].entries()[-4:] == [(2, 2, 1), (5, 5, 1), (6, 6, 1), (7, 7, 1)]

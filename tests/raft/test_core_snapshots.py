@@ -379,9 +379,7 @@ def test_a_replica_that_has_seen_no_hole_serves_all_that_is_visible(options: Opt
     group = filled(5, options)
     compact(group)
     write(group, 3)
-    assert [member.core.readable for member in group] == [
-        member.core.visible for member in group
-    ]
+    assert [member.core.readable for member in group] == [member.core.visible for member in group]
     assert group[2].core.readable == group[1].core.committed
 
 
@@ -612,8 +610,12 @@ def test_an_install_never_moves_backwards() -> None:
     write(group, 2)
     compact(group)
     old_offer = msg.SnapshotOffer(
-        group[1].core.group, vnode(1), vnode(3), group[1].core.term,
-        group[1].snapshots[Offset(4)][0], msg.Purpose.INSTALL,
+        group[1].core.group,
+        vnode(1),
+        vnode(3),
+        group[1].core.term,
+        group[1].snapshots[Offset(4)][0],
+        msg.Purpose.INSTALL,
     )
     group.cut_off = set()
     for _ in range(6):

@@ -53,9 +53,7 @@ def test_learners_and_strangers_cannot_elect() -> None:
 def rounds_until_standing(node: Vnode, lost: Vnode | None, configuration: Configuration) -> int:
     preference = Preference()
     return next(
-        rounds
-        for rounds in range(20)
-        if preference.should_stand(node, lost, configuration)
+        rounds for rounds in range(20) if preference.should_stand(node, lost, configuration)
     )
 
 

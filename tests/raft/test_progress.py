@@ -159,9 +159,7 @@ class Follower(RuleBasedStateMachine):
     @precondition(lambda self: self.replies)
     @rule(data=st.data())
     def a_reply_arrives(self, data: st.DataObject) -> None:
-        seq, match, dirty, flushed = self.replies[
-            data.draw(st.integers(0, len(self.replies) - 1))
-        ]
+        seq, match, dirty, flushed = self.replies[data.draw(st.integers(0, len(self.replies) - 1))]
         if not self.progress.is_news(seq):
             return
         self.progress.saw(Offset(dirty), Offset(flushed))

@@ -64,9 +64,7 @@ def test_a_write_below_the_start_of_the_log_has_an_unknown_end() -> None:
     ),
     st.lists(st.integers(0, 20), max_size=5),
 )
-def test_bytes_are_those_of_what_waits(
-    writes: list[tuple[Level, int]], commits: list[int]
-) -> None:
+def test_bytes_are_those_of_what_waits(writes: list[tuple[Level, int]], commits: list[int]) -> None:
     waiting = Proposals()
     sizes: dict[int, int] = {}
     for offset, (level, size) in enumerate(writes):

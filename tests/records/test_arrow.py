@@ -139,9 +139,7 @@ def test_what_came_from_arrow_is_what_was_there(
 
 
 @given(written=records(max_size=20))
-def test_a_round_trip_through_arrow_changes_nothing(
-    form: Form, written: list[Record]
-) -> None:
+def test_a_round_trip_through_arrow_changes_nothing(form: Form, written: list[Record]) -> None:
     with using(form):
         (batch,) = from_arrow(to_arrow([build_batch(written)]))
     assert list(read_records(batch)) == placed(written)

@@ -183,9 +183,7 @@ def test_hostile_lengths_raise_nothing_else(
 
 @settings(max_examples=200)
 @given(data=st.data(), codec=st.sampled_from(Codec))
-def test_hostile_headers_raise_nothing_else(
-    form: Form, data: st.DataObject, codec: Codec
-) -> None:
+def test_hostile_headers_raise_nothing_else(form: Form, data: st.DataObject, codec: Codec) -> None:
     damaged = bytearray(some_batch(4, codec).data)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, HEADER_SIZE - 4))

@@ -26,9 +26,7 @@ print(survey_records(batch).max_timestamp, to_arrow([batch]) == read_arrow(batch
 def project(tmp_path: Path) -> Path:
     """What an install needs of the project, with nothing compiled in it."""
     records = tmp_path / "src" / "tidelog" / "records"
-    shutil.copytree(
-        ROOM, records, ignore=shutil.ignore_patterns("*.so", "__pycache__")
-    )
+    shutil.copytree(ROOM, records, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     shutil.copy(ROOM.parent / "__init__.py", records.parent)
     shutil.copy(ROOT / "setup.py", tmp_path)
     return tmp_path

@@ -134,9 +134,7 @@ def test_damage_and_old_formats_are_not_mistaken_for_what_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_nothing_is_unpacked_to_take_a_batch(
-    codec: Codec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_unpacked_to_take_a_batch(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     def unpacked(*_: object) -> memoryview:
         raise AssertionError("unpacked")
 
@@ -160,9 +158,7 @@ def test_a_survey_says_what_reading_record_by_record_says(
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("claimed", [1, 2, 4, 1000, 2**31 - 1])
-def test_a_survey_finds_a_count_that_is_not_true(
-    form: Form, codec: Codec, claimed: int
-) -> None:
+def test_a_survey_finds_a_count_that_is_not_true(form: Form, codec: Codec, claimed: int) -> None:
     # The header agrees with itself, so the batch would be given as many offsets as it claims.
     lying = claiming(some_batch(3, codec), count=claimed, delta=claimed - 1)
     batch = accept_batch(lying)

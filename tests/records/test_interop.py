@@ -69,9 +69,7 @@ def in_order(written: list[Record]) -> list[Record]:
 
 
 @given(written=records(), codec=st.sampled_from(Codec))
-def test_what_aiokafka_wrote_is_read_here(
-    form: Form, written: list[Record], codec: Codec
-) -> None:
+def test_what_aiokafka_wrote_is_read_here(form: Form, written: list[Record], codec: Codec) -> None:
     # To aiokafka's builder a first timestamp of -1 means that there was none yet.
     written = in_order([replace(record, timestamp=abs(record.timestamp)) for record in written])
     for builder in (DefaultRecordBatchBuilder, PLAIN_PYTHON[0]):

@@ -76,9 +76,7 @@ def contents(columns: Columns) -> object:
     )
 
 
-def test_one_form_is_plain_and_the_other_is_compiled(
-    plain: Form, compiled: Form
-) -> None:
+def test_one_form_is_plain_and_the_other_is_compiled(plain: Form, compiled: Form) -> None:
     for name in NAMES:
         assert str(getattr(plain, name).__file__).endswith(f"{name}.py")
         assert not str(getattr(compiled, name).__file__).endswith(".py")
@@ -283,9 +281,7 @@ def test_a_timestamp_past_64_bits_is_refused(form: Form, base: int, delta: int) 
     ("base", "delta"),
     [(0, 2**63 - 1), (2**63 - 1, -(2**63)), (-1, -(2**63) + 1), (-(2**63), 2**63 - 1)],
 )
-def test_a_timestamp_may_be_anything_within_64_bits(
-    form: Form, base: int, delta: int
-) -> None:
+def test_a_timestamp_may_be_anything_within_64_bits(form: Form, base: int, delta: int) -> None:
     batch = section_of(record(b"\0", number(delta), *FIELDS[2:]))
     batch.base_timestamp = base
     (read,) = form.kernels.read(batch, batch.records)

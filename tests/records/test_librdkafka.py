@@ -161,9 +161,7 @@ def _rest(
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_librdkafka_wrote_is_read_here(
-    form: Form, broker: Broker, codec: Codec
-) -> None:
+def test_what_librdkafka_wrote_is_read_here(form: Form, broker: Broker, codec: Codec) -> None:
     send(broker, codec, large_records())
     found: list[Record] = []
     while len(found) < len(large_records()):

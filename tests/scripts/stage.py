@@ -373,9 +373,7 @@ class Stage:
         """`cut-off n3`: nothing reaches n3, and nothing it says is heard."""
         self._cut_off.update(words)
         self.wire = [
-            each
-            for each in self.wire
-            if not {str(each.source), str(each.target)} & self._cut_off
+            each for each in self.wire if not {str(each.source), str(each.target)} & self._cut_off
         ]
 
     def _heal(self, words: list[str]) -> None:

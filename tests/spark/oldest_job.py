@@ -1,6 +1,6 @@
 """A job that uses a bit of everything, for the oldest Spark that works: prints what it found.
 
-    python oldest_job.py BOOTSTRAP SOURCE TARGET DIRECTORY
+python oldest_job.py BOOTSTRAP SOURCE TARGET DIRECTORY
 """
 
 from __future__ import annotations

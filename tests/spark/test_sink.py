@@ -50,10 +50,7 @@ def test_all_columns_of_a_record_are_written(
         "key string, value string, headers array<struct<key: string, value: binary>>, partition int"
     )
     write(spark.createDataFrame(rows, schema), topic=topic, includeHeaders="true")
-    found = {
-        row.key: row
-        for row in texts(read(topic, includeHeaders="true")).collect()
-    }
+    found = {row.key: row for row in texts(read(topic, includeHeaders="true")).collect()}
     assert {key: (row.value, row.partition) for key, row in found.items()} == {
         "k1": ("v1", partition_of(b"k1", 4)),
         None: (None, 3),

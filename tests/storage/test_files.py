@@ -190,7 +190,6 @@ def test_a_vote_of_which_no_copy_is_whole_is_reported() -> None:
         VoteFile(disk, "vote").load()
 
 
-
 # --- Snapshots -----------------------------------------------------------------------------------
 
 

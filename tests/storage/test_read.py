@@ -256,9 +256,7 @@ def test_time_lookup_agrees_with_reading_everything(times: list[int], wanted: in
 
 def test_the_newest_configuration_is_found_by_walking_back() -> None:
     log = open_log(FaultDisk(), SMALL)
-    log.append(
-        [configuration(each) if each in {7, 8, 40} else batch(each) for each in range(60)]
-    )
+    log.append([configuration(each) if each in {7, 8, 40} else batch(each) for each in range(60)])
 
     def found(upto: int) -> int | None:
         configuration = log.last_configuration(Offset(upto))

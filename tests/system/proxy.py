@@ -106,9 +106,7 @@ class Proxy:
             else:
                 gate.clear()
 
-    def _spawn(
-        self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def _spawn(self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         between = {node}
         task = self._loop.create_task(self._serve(node, reader, writer, between))
         self._tasks[task] = between

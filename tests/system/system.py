@@ -182,4 +182,4 @@ def system(
     for number, log in said.items():
         complaint = COMPLAINTS.search(log)
         if complaint is not None:
-            raise AssertionError(f"node {number} says:\n{log[complaint.start():][:4000]}")
+            raise AssertionError(f"node {number} says:\n{log[complaint.start() :][:4000]}")

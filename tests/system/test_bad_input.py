@@ -109,12 +109,9 @@ def closes(node: System, data: bytes) -> bool:
 def served(node: System) -> dict[int, range]:
     """Return the versions of every API that the node announces."""
     with node.wire(NODE) as wire:
-        answer = wire.ask(
-            API_VERSIONS, 3, client_software_name="test", client_software_version="1"
-        )
+        answer = wire.ask(API_VERSIONS, 3, client_software_name="test", client_software_version="1")
     return {
-        int(each.api_key): range(each.min_version, each.max_version + 1)
-        for each in answer.api_keys
+        int(each.api_key): range(each.min_version, each.max_version + 1) for each in answer.api_keys
     }
 
 
@@ -487,4 +484,3 @@ def test_a_peer_port_takes_no_nonsense(tmp_path: Path) -> None:
             wire.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with pytest.raises(Closed):
                 wire.receive()
-

@@ -48,7 +48,9 @@ Directory = Annotated[Path, typer.Argument(help="Directory of the project.", met
 Cluster_ = Annotated[
     str | None,
     typer.Option(
-        "--bootstrap", "-b", help="Addresses of nodes; by default as the project says.",
+        "--bootstrap",
+        "-b",
+        help="Addresses of nodes; by default as the project says.",
         metavar="ADDRESSES",
     ),
 ]

@@ -144,12 +144,10 @@ class Report:
                 for flow in self.flows.values()
             ],
             "rules": [
-                {"view": view, "rule": rule, "rejected": rows}
-                for view, rule, rows in self.broken()
+                {"view": view, "rule": rule, "rejected": rows} for view, rule, rows in self.broken()
             ],
             "published": [
-                {"table": table, "lake": lake, "rows": rows}
-                for table, lake, rows in self.published
+                {"table": table, "lake": lake, "rows": rows} for table, lake, rows in self.published
             ],
         }
 

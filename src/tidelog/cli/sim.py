@@ -103,9 +103,7 @@ def describe_failure(outcome: Outcome, plant: str | None) -> str:
 def sim(
     seeds: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Run seeds 1 to N.", metavar="N", show_default=str(DEFAULT_SEEDS)
-        ),
+        typer.Option(min=1, help="Run seeds 1 to N.", metavar="N", show_default=str(DEFAULT_SEEDS)),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Run this one seed only.", metavar="S")

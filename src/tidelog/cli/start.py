@@ -46,9 +46,7 @@ def start(
     level = getattr(logging, log_level.upper(), None)
     if not isinstance(level, int):
         raise typer.BadParameter(f"{log_level!r}: use debug, info, warning or error")
-    logging.basicConfig(
-        level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     try:
         run(load_node_config(config))
     except (InvalidNodeConfig, StartFailed, OSError) as error:

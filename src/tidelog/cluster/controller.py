@@ -97,9 +97,7 @@ class Controller:
 
     async def delete_topic(self, name: str, *, timeout: float = TIMEOUT) -> None:
         topic = self._state.topic(name)
-        await self.propose(
-            cmd.DeleteTopic(token=cmd.new_token(), name=name, id=topic.id), timeout
-        )
+        await self.propose(cmd.DeleteTopic(token=cmd.new_token(), name=name, id=topic.id), timeout)
 
     async def add_partitions(
         self,
@@ -213,9 +211,7 @@ class Controller:
         self._state.partition_at(name, index)
         self._state.check_assignment(tuple(replicas))
         await self.propose(
-            cmd.Reassign(
-                token=cmd.new_token(), name=name, index=index, replicas=tuple(replicas)
-            ),
+            cmd.Reassign(token=cmd.new_token(), name=name, index=index, replicas=tuple(replicas)),
             timeout,
         )
 
@@ -231,9 +227,7 @@ class Controller:
         preferred = partition.replicas[0]
         leader, _ = self._node.leader_of(name, index)
         if leader == preferred.id:
-            raise ClusterError(
-                Problem.NOT_CHANGING, f"node {leader} leads {name}/{index} already"
-            )
+            raise ClusterError(Problem.NOT_CHANGING, f"node {leader} leads {name}/{index} already")
         if leader is None or not self._node.is_alive(preferred.id):
             raise ClusterError(
                 Problem.UNAVAILABLE,
@@ -296,9 +290,7 @@ class Controller:
         await self._known_here(command, deadline - loop.time())
         return result.get()
 
-    async def _attempt(
-        self, command: cmd.Command, payload: bytes, timeout: float
-    ) -> Result | None:
+    async def _attempt(self, command: cmd.Command, payload: bytes, timeout: float) -> Result | None:
         """Try once; None if another leader or another time may help."""
         node = self._node
         leader = node.controller_id()
@@ -350,9 +342,7 @@ class Controller:
 
     async def _known_here(self, command: cmd.Command, timeout: float) -> None:
         """Wait until this node has carried a command out."""
-        await wait_for(
-            self._state.on_change, lambda: command.token in self._state.results, timeout
-        )
+        await wait_for(self._state.on_change, lambda: command.token in self._state.results, timeout)
 
 
 def _refusal(why: ev.Refusal) -> ClusterError:

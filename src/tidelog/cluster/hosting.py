@@ -237,9 +237,7 @@ class Hosting:
         partition.wake()
         self._notify(partition)
 
-    def _discard(
-        self, group: GroupId, vnode: Vnode, name: str, partition: PartitionState
-    ) -> None:
+    def _discard(self, group: GroupId, vnode: Vnode, name: str, partition: PartitionState) -> None:
         directory = directory_of(name, partition, vnode)
         if not self._closed and group not in self._opening and group not in self._by_group:
             self._node.executor.submit(
@@ -346,9 +344,7 @@ class Hosting:
             )
 
     async def _cancel(self, partition: Partition) -> None:
-        await self._node.groups.ask(
-            partition.hosted, ev.CancelChange, CHANGE_TIMEOUT_S
-        )
+        await self._node.groups.ask(partition.hosted, ev.CancelChange, CHANGE_TIMEOUT_S)
 
     async def _finish(self, group: GroupId, goal: tuple[Vnode, ...]) -> None:
         if group in self._changing:
@@ -411,4 +407,3 @@ def _replicas_below(root: Path) -> list[Path]:
 def _complain(directory: str, error: OSError | None) -> None:
     if error is not None:
         log.warning("%s could not be deleted: %s", directory, error)
-

@@ -440,9 +440,7 @@ class Node:
                     return await self._on_join(payload)
                 case Call.PROPOSE:
                     command = decode_command(payload)
-                    return encode_result(
-                        await self.controller.carry_out(command, JOIN_ATTEMPT_S)
-                    )
+                    return encode_result(await self.controller.carry_out(command, JOIN_ATTEMPT_S))
                 case Call.CLAIMS:
                     self.presence.take_claims(sender, payload)
                     return b""

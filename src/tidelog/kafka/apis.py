@@ -55,9 +55,7 @@ def default_table() -> Table:
     table = Table()
     table.add_all(HANDLERS)
     table.add(
-        Api(
-            0, produce.MIN_VERSION, produce.MAX_VERSION, raw=produce.handle_produce, pipelined=True
-        )
+        Api(0, produce.MIN_VERSION, produce.MAX_VERSION, raw=produce.handle_produce, pipelined=True)
     )
     table.add(Api(1, fetch.MIN_VERSION, fetch.MAX_VERSION, raw=fetch.Fetcher().handle))
     ids = producerids.ProducerIds()

@@ -12,9 +12,7 @@ LINES_A_SECOND: Final = 1.0
 class RateLimited:
     """Writes warnings, at most a burst and then one a second, and says how many it left out."""
 
-    def __init__(
-        self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
         self._clock = clock
         self._allowed = float(BURST)

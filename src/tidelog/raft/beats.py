@@ -121,9 +121,7 @@ class Beats:
         self.node_id = node_id
         self.options = options
         self._rng = rng
-        self._table = BeatTable(
-            node_id, max_groups=options.max_groups, max_peers=options.max_peers
-        )
+        self._table = BeatTable(node_id, max_groups=options.max_groups, max_peers=options.max_peers)
         self._now = NEVER
         self._next_beat = NEVER
         self._earliest = _NO_TIMER  # no election timer ends before this

@@ -289,9 +289,7 @@ def seal(
 
 def wrong_crc(position: int, expected: int, actual: int) -> CorruptBatch:
     """Say that the batch at `position` is not what its CRC was made of."""
-    return CorruptBatch(
-        position, f"the CRC says {expected:#010x} and the bytes say {actual:#010x}"
-    )
+    return CorruptBatch(position, f"the CRC says {expected:#010x} and the bytes say {actual:#010x}")
 
 
 def _parse(cls: type[Batch], view: memoryview, position: int) -> Batch:

@@ -123,9 +123,7 @@ class LocalCluster:
             self._move_ports(kafka_port)
             return
         taken = _free_ports(count if kafka_port else 2 * count)
-        kafka_ports = (
-            [kafka_port + each for each in range(count)] if kafka_port else taken[count:]
-        )
+        kafka_ports = [kafka_port + each for each in range(count)] if kafka_port else taken[count:]
         seeds = "".join(
             f'\n[[seeds]]\nid = {each + 1}\nhost = "{HOST}"\nport = {taken[each]}\n'
             for each in range(count)

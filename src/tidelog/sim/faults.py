@@ -343,9 +343,7 @@ class Nemesis:
             return
         node, group, replica = found
         current = [voter for voter in replica.core.configuration.voters if self._exists(voter)]
-        others = [
-            other.vnode for other in self.world.nodes.values() if other.vnode not in current
-        ]
+        others = [other.vnode for other in self.world.nodes.values() if other.vnode not in current]
         match self.rng.choice(("add", "remove", "replace", "shuffle")):
             case "add":
                 voters = current + self.rng.sample(others, min(1, len(others)))

@@ -200,9 +200,7 @@ class Court:
         handing_over = self.truth.replica(node.vnode).handing_over == core.term
         return look.glimpse(core, event, handing_over=handing_over)
 
-    def after_step(
-        self, node: SimNode, event: ev.Event, outputs: Sequence[ev.Output]
-    ) -> None:
+    def after_step(self, node: SimNode, event: ev.Event, outputs: Sequence[ev.Output]) -> None:
         vnode = node.vnode
         self.touch(node)
         core = node.replicas[self.group].core
@@ -359,4 +357,3 @@ class Court:
         if isinstance(self.world.workload, Clients):
             self.case.complaints = self.world.workload.complaints(self.group, self.truth)
         judge(self.case, When.END)
-

@@ -155,9 +155,7 @@ def send_before_persist(core: Core, message: msg.Message) -> None:
     core.emit(Send(message))
 
 
-def vote_for_anyone(
-    original: Callable[..., None], voter: Voter, request: msg.VoteRequest
-) -> None:
+def vote_for_anyone(original: Callable[..., None], voter: Voter, request: msg.VoteRequest) -> None:
     core = voter.core
     original(voter, replace(request, last_term=core.log.last_term, last_offset=core.dirty))
 
@@ -172,9 +170,7 @@ def half_is_enough(
     return outcome
 
 
-def accept_while_transferring(
-    original: Callable[..., None], leader: Leader, event: Any
-) -> None:
+def accept_while_transferring(original: Callable[..., None], leader: Leader, event: Any) -> None:
     transfer, leader._transfer = leader._transfer, None
     original(leader, event)
     leader._transfer = transfer

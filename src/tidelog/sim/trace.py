@@ -50,9 +50,7 @@ class Trace:
         where = f"n{node.id}" if group is None else f"n{node.id}/g{group}"
         self.line(node.world.now, f"{where:<6} {text}")
 
-    def step(
-        self, node: SimNode, group: GroupId, event: Event, outputs: Sequence[Output]
-    ) -> None:
+    def step(self, node: SimNode, group: GroupId, event: Event, outputs: Sequence[Output]) -> None:
         """Record what a core was told and what it asked for."""
         asked = "; ".join(map(describe, outputs))
         self.note(node, group, f"{describe(event)} -> {asked}" if asked else describe(event))

@@ -270,9 +270,7 @@ class World:
 
     def forget(self, node: NodeId) -> None:
         """Drop the requests of a node that died: they will never be answered."""
-        self._asked = {
-            token: asked for token, asked in self._asked.items() if asked[1] != node
-        }
+        self._asked = {token: asked for token, asked in self._asked.items() if asked[1] != node}
 
     def _request(
         self,

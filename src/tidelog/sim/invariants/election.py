@@ -40,9 +40,7 @@ def invariant_06_a_vote_is_durable_and_single(case: Case) -> Iterator[str]:
             continue
         first = truth.votes[sent.vnode, message.term]
         if first != candidate:
-            yield (
-                f"{sent.vnode} voted for {first} and for {candidate} in term {message.term}"
-            )
+            yield (f"{sent.vnode} voted for {first} and for {candidate} in term {message.term}")
         if isinstance(message, VoteReply):
             yield from _undurable_vote(sent, candidate)
     for opening in case.openings:

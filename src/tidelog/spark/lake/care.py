@@ -194,5 +194,3 @@ def _plain(path: str) -> str:
     if not parts.scheme:
         return path
     return unquote(parts.path) if parts.scheme == "file" else f"{parts.netloc}{parts.path}"
-
-

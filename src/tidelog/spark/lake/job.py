@@ -139,9 +139,7 @@ class LakeJob:
         files = self._write(work)
         stamp = dict(began.offsets) | until
         try:
-            commit(
-                self.table, adding([each.path for each in files]), from_offsets(began, stamp)
-            )
+            commit(self.table, adding([each.path for each in files]), from_offsets(began, stamp))
         except Overtaken:
             remove_files(each.path for each in files)
             raise

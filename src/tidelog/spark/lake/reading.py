@@ -58,9 +58,7 @@ def read_lake(
     found = place.table(table)
     schema = spark_schema(found.schema())
     paths = [each.file_path for each in data_files(found)]
-    rows = (
-        spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
-    )
+    rows = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
     if bootstrap is None:
         return rows
     given = tail_options(found, {**(options or {}), _BOOTSTRAP: bootstrap})

@@ -43,9 +43,7 @@ def lake_options(table: str) -> dict[str, str]:
     return options if catalog is None else {**options, "lakeCatalog": catalog}
 
 
-def from_topic(
-    topic: str, schema: StructType | str | None = None, **options: str
-) -> DataFrame:
+def from_topic(topic: str, schema: StructType | str | None = None, **options: str) -> DataFrame:
     """Return a topic as a stream, from its first record on.
 
     With a schema, values are JSON and the columns are their fields, beside `_key`, `_offset` and

@@ -71,8 +71,7 @@ class Ended:
 
 Event = Stage | FlowState | Progress | Filled | Published | Problem | Ended
 _KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind
-    for kind in (Stage, FlowState, Progress, Filled, Published, Problem, Ended)
+    kind.__name__: kind for kind in (Stage, FlowState, Progress, Filled, Published, Problem, Ended)
 }
 
 
