@@ -138,6 +138,22 @@ def test_a_producer_that_was_forgotten_goes_on_at_any_number() -> None:
     assert offered(puppet, 4, numbered(40)) is None
 
 
+def test_an_acknowledgement_does_not_wait_for_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    puppet = alone()
+    answered: list[bool] = []
+    balances = puppet.balances
+    fold = balances.apply
+
+    def noting(batch: Batch) -> None:
+        answered.append(puppet.hands.is_done(1))
+        fold(batch)
+
+    monkeypatch.setattr(balances, "apply", noting)
+    puppet.running.produce(1, deposit(5), Level.QUORUM)
+    puppet.flush()
+    assert answered == [True]
+
+
 def test_nothing_is_compacted_before_the_machines_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_module, "APPLY_BYTES", 1)
     puppet = alone()

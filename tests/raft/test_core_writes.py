@@ -49,6 +49,16 @@ def test_a_quorum_write_is_done_when_a_majority_has_it_on_disk() -> None:
     assert leader.is_done(1), "n1 and n3 are a majority"
 
 
+def test_a_quorum_write_is_answered_before_it_is_folded() -> None:
+    group = Group.of(3)
+    leader = group.elect(1)
+    before = len(leader.outputs)
+    leader.propose(1)
+    group.deliver()
+    said = [type(each) for each in leader.outputs[before:]]
+    assert said.index(ev.Done) < said.index(ev.ApplyUpTo)
+
+
 @pytest.mark.parametrize("level", [Level.LEADER, Level.NONE])
 def test_a_relaxed_write_is_done_when_the_leader_has_appended_it(level: Level) -> None:
     group = Group.of(3)

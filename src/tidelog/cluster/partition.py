@@ -372,15 +372,28 @@ class Partition:
             done(self.log_start)
             return
 
+        first = self._translation.to_log(Offset(offset))
+
         def resolve(outcome: Outcome) -> None:
             if isinstance(outcome, ev.Done):
-                done(max(offset, self.log_start))
+                self._when_begins_at(first, lambda: done(max(offset, self.log_start)))
             elif isinstance(outcome, ev.Refused):
                 done(ProduceFailed(outcome.why))
 
-        first = self._translation.to_log(Offset(offset))
         token = self._groups.expect(DELETE_TIMEOUT_S, resolve)
         self.hosted.step(ev.Propose(token, (start_batch(first),), Level.QUORUM))
+
+    def _when_begins_at(self, first: Offset, then: Callable[[], None]) -> None:
+        """Call back once the fold knows of a deletion: the commit is acknowledged before that."""
+        stop: Callable[[], None] = _nothing
+
+        def look() -> None:
+            if self._first() >= first or self.closed:
+                stop()
+                then()
+
+        stop = self.watch(look)
+        look()
 
     def housekeep(self, now: int) -> None:
         """Remove what retention and deletions let go, and compact; called every so often."""
@@ -425,7 +438,7 @@ class Partition:
         for token, awaited in tuple(self._awaited.items()):
             self._settle(token, awaited)
         core = self.core
-        seen = (core.readable, core.appended, core.role, core.term, core.ready, core.log.start)
+        seen = (core.readable, core.appended, core.role, core.term, core.ready, self._first())
         if seen != self._seen:
             self._seen = seen
             self.wake()
@@ -433,3 +446,6 @@ class Partition:
 
 def _forget(watchers: dict[object, Callable[[], None]], key: object) -> None:
     watchers.pop(key, None)
+
+
+def _nothing() -> None: ...

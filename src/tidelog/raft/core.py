@@ -457,13 +457,17 @@ class Core:
 
     # --- Commit and apply -----------------------------------------------------------------------
 
-    def commit_to(self, offset: Offset) -> None:
-        assert offset <= self.flushed, (offset, self.flushed)
-        if offset <= self.committed:
-            return
+    def mark_committed(self, offset: Offset) -> None:
+        """Move the commit index. The caller settles afterwards, once it has answered writers."""
+        assert self.committed <= offset <= self.flushed, (self.committed, offset, self.flushed)
         self.committed = offset
         self.visible = max(self.visible, offset)
         self.forget_old_configurations()
+
+    def commit_to(self, offset: Offset) -> None:
+        if offset <= self.committed:
+            return
+        self.mark_committed(offset)
         if self.leading is None:
             for outcome in self.proposals.resolve_by_commit(
                 offset, self.log.start, self.log.term_of

@@ -360,7 +360,7 @@ class Leader:
         if core.flushed > committed:  # commit never passes what is on disk here
             offset = self.committable()
             if offset > committed and offset >= self.term_start:
-                core.commit_to(offset)
+                core.mark_committed(offset)
                 while self._quorum_writes and self._quorum_writes[0][1] <= offset:
                     self._quorum_writes.popleft()
                 if core.proposals.has_older(core.term):
@@ -372,6 +372,8 @@ class Leader:
         for done in core.proposals.resolve_as_leader(core.term, core.committed, core.visible):
             core.emit(done)
         if core.committed > committed:
+            # Writers hear of their commit first: the fold reads the log and runs every machine.
+            core.shipping.settle()
             self._membership.advance()
 
     def _resolve_older_terms(self) -> None:
