@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -326,21 +327,103 @@ def test_a_client_that_never_reads_is_closed_when_memory_is_needed(tmp_path: Pat
     run(story())
 
 
-def test_half_a_request_that_never_ends_is_closed_when_memory_is_needed(tmp_path: Path) -> None:
+async def send_slowly(client: Client, length: int, at_once: int) -> None:
+    """Send most of a Produce request at once and the rest byte by byte, until it is refused."""
+    client.writer.write(struct.pack(">ihhih", length, PRODUCE, 9, 1, -1) + bytes(at_once))
+    with contextlib.suppress(ConnectionError):
+        while not client.writer.transport.is_closing():
+            client.writer.write(b"\0")
+            await client.writer.drain()
+            await asyncio.sleep(0.01)
+
+
+SLOW = Limits(
+    max_inflight_bytes=200_000, least_rate=100_000, stall_timeout=0.2, sweep_interval=0.05
+)
+
+
+def test_small_requests_pass_while_slow_large_ones_fill_the_memory(tmp_path: Path) -> None:
     async def story() -> None:
-        limits = Limits(max_inflight_bytes=100_000, stall_timeout=0.1, sweep_interval=0.05)
-        async with listening(tmp_path, limits) as (_, server):
+        async with listening(tmp_path, replace(SLOW, stall_timeout=1000.0)) as (node, server):
+            await node.create()
             slow = [await Client.connect(server) for _ in range(3)]
-            for client in slow:
-                head = struct.pack(">ihhih", 1_000_000, PRODUCE, 9, 1, -1)
-                client.writer.write(head + bytes(60_000))
-            await until(lambda: server.stats.stalled >= 1, "the end of patience")
-            for client in slow:
-                client.writer.transport.abort()
-            await until(lambda: server.inflight_bytes == 0)
+            senders = [asyncio.create_task(send_slowly(each, 1_000_000, 99_000)) for each in slow]
+            await until(lambda: server.inflight_bytes > 200_000, "the memory is full")
             good = await Client.connect(server)
             assert (await good.ask(METADATA, 1, topics=[])).brokers
+            answer = await good.ask(PRODUCE, NEWEST_PRODUCE, **produce_fields(node, b"small"))
+            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.none
+            # A small request may come in pieces as well.
+            whole = good.frame(METADATA, 1, codec.encode(build(METADATA, 1, topics=[])))
+            for piece in (whole[:9], whole[9:]):
+                good.writer.write(piece)
+                await asyncio.sleep(0.05)
+            assert (await good.receive(METADATA, 1))[1].brokers
+            assert server.stats.stalled == 0
+            for client, sender in zip(slow, senders, strict=True):
+                client.writer.transport.abort()
+                await sender
+            await until(lambda: server.inflight_bytes == 0)
             await good.close()
+
+    run(story())
+
+
+def test_a_request_that_only_trickles_is_closed_and_large_ones_pass_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with listening(tmp_path, SLOW) as (node, server):
+            await node.create()
+            slow = [await Client.connect(server) for _ in range(3)]
+            senders = [asyncio.create_task(send_slowly(each, 1_000_000, 99_000)) for each in slow]
+            await until(lambda: server.inflight_bytes > 200_000, "the memory is full")
+            good = await Client.connect(server)
+            answer = await good.ask(PRODUCE, NEWEST_PRODUCE, **produce_fields(node, b"x" * 150_000))
+            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.none
+            assert server.stats.stalled >= 1
+            assert "too slowly" in caplog.text
+            for client, sender in zip(slow, senders, strict=True):
+                client.writer.transport.abort()
+                await sender
+            await until(lambda: server.inflight_bytes == 0)
+            await good.close()
+
+    run(story())
+
+
+def test_a_request_that_trickles_is_closed_though_there_is_memory(tmp_path: Path) -> None:
+    async def story() -> None:
+        limits = Limits(least_rate=100_000, request_patience=0.2, sweep_interval=0.05)
+        async with listening(tmp_path, limits) as (_, server):
+            slow = await Client.connect(server)
+            # What came quickly at first does not pay for what comes slowly later.
+            await asyncio.wait_for(send_slowly(slow, 1_000_000, 900_000), PATIENCE.total_seconds())
+            assert server.stats.stalled == 1
+            assert server.inflight_bytes == 0
+            await slow.close()
+
+    run(story())
+
+
+def test_a_client_that_waits_for_its_own_request_is_not_slow(tmp_path: Path) -> None:
+    async def story() -> None:
+        limits = Limits(least_rate=100_000, request_patience=0.5, sweep_interval=0.02)
+        async with listening(tmp_path, limits) as (node, server):
+            await node.create()
+            client = await Client.connect(server)
+            waits = fetch_fields(node, 0) | {"max_wait": timedelta(seconds=2), "min_bytes": 1}
+            client.send(FETCH, 18, **waits)
+            # The second request waits for the first, so the third is not read to its end.
+            client.send(METADATA, 1, topics=[])
+            whole = client.frame(METADATA, 1, codec.encode(build(METADATA, 1, topics=[])))
+            client.writer.write(whole[:-1])
+            await client.receive(FETCH, 18)
+            client.writer.write(whole[-1:])
+            for _ in range(2):
+                assert (await client.receive(METADATA, 1))[1].brokers
+            assert server.stats.stalled == 0
+            await client.close()
 
     run(story())
 

@@ -129,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
             server.take(nbytes)
             if self._filled == self._length:
                 body, self._body = self._body, None
+                self._length = self._filled = 0
                 server.arrived(self)
                 self._backlog.append(body)
         else:
@@ -145,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._body is not None:
             server.give(self._filled)
             self._body = None
+            self._length = self._filled = 0
         # A producer with acks=0 may send and leave; its requests have arrived all the same.
         self._drop_backlog(keep_pipelined=True)
         for slot in self._inflight:
@@ -355,6 +357,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def unread_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def arriving_length(self) -> int:
+        """Size of the request of which a part is here; 0 if there is none."""
+        return self._length
+
+    @property
+    def arrived_bytes(self) -> int:
+        """How much of that request is here."""
+        return self._filled
+
+    @property
+    def is_held_back(self) -> bool:
+        """Nothing is read from this connection at the moment."""
+        return self._read_paused
+
+    @property
+    def ignores_answers(self) -> bool:
+        """The client does not take the answers that are ready for it."""
+        return self._write_paused
 
     @property
     def is_closing(self) -> bool:

@@ -18,10 +18,18 @@ class Limits:
     max_request_bytes: int = 16 * MIB
     # Requests of one connection that are worked on at the same time. Clients send five.
     max_inflight_requests: int = 64
-    # Bytes of requests, arriving or worked on, over all connections. Beyond, nobody is read from
-    # but the connection whose half-arrived request is the oldest, so that there is always progress.
+    # Bytes of requests, arriving or worked on, over all connections. Beyond this, large requests
+    # wait for each other; small ones may use the reserve on top of it (see `arrivals`).
     max_inflight_bytes: int = 256 * MIB
-    # How long that oldest one may send nothing at all before it is closed.
+    small_reserve_bytes: int = 64 * MIB
+    # The largest request that counts as small: heartbeats, fetches, commits, most writes.
+    small_request_bytes: int = 64 * KIB
+    # Bytes a second that a request has to bring once it has begun, in the long run. A client that
+    # is slower has given up a request of a few megabytes itself (`request.timeout.ms` is 30 s).
+    least_rate: int = 64 * KIB
+    # Seconds that a request may be behind that rate before its connection is closed, and the same
+    # while requests hold more than `max_inflight_bytes`.
+    request_patience: float = 30.0
     stall_timeout: float = 10.0
     # Bytes of answers that wait for one client before it is not read from any more.
     response_high_water: int = 256 * KIB
@@ -47,7 +55,7 @@ class Stats:
     bytes_in: int = 0
     bytes_out: int = 0
     # Closed because of: more connections than allowed, bytes that are no request, a version that is
-    # not served, an error of ours, silence, answers that nobody read, a request that never ended.
+    # not served, an error of ours, silence, answers left unread, a request that came too slowly.
     refused: int = 0
     malformed: int = 0
     unsupported: int = 0

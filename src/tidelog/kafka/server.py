@@ -2,7 +2,8 @@
 
 What one connection does is in `tidelog.kafka.connection`. Here is what all of them share: the
 buffer that they receive into, the table of APIs, the counters, and the two totals that are bounded,
-bytes of requests that arrive or are worked on and bytes of answers that nobody reads.
+bytes of requests that arrive or are worked on (`tidelog.kafka.arrivals`) and bytes of answers that
+clients do not read.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.model import Address
+from tidelog.kafka.arrivals import Arrivals
 from tidelog.kafka.connection import SCRATCH_BYTES, SCRATCH_HEAD, Connection
 from tidelog.kafka.dispatch import Api, Context, Table
 from tidelog.kafka.limits import Limits, Stats
@@ -23,8 +25,6 @@ log = logging.getLogger(__name__)
 
 # Connections that wait to be accepted: clients of a whole cluster come at once when a node is back.
 _ACCEPT_BACKLOG: Final = 1024
-# Reading goes on once this share of the allowed bytes is left, so that it does not flutter.
-_RESUME_AT: Final = 0.75
 
 
 class KafkaServer:
@@ -55,12 +55,10 @@ class KafkaServer:
         self._listener: asyncio.Server | None = None
         self._ids = itertools.count(1)
         self._connections: set[Connection] = set()
-        # Connections with a half-arrived request, the oldest such request first.
-        self._arriving: dict[Connection, None] = {}
+        self._arrivals = Arrivals(self.limits)
         # Connections that do not take their answers, the one that began first to be so first.
         self._unread: dict[Connection, None] = {}
-        self._inflight_bytes = 0
-        self._pressed = False  # too many bytes in flight
+        self._swept = 0.0  # when the timeouts were looked after last
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone = asyncio.Event()
 
@@ -85,6 +83,7 @@ class KafkaServer:
             await self.bind()
         assert self._listener is not None
         await self._listener.start_serving()
+        self._swept = self.loop.time()
         self._sweep_timer = self.loop.call_later(self.limits.sweep_interval, self._sweep)
         return int(self._listener.sockets[0].getsockname()[1])
 
@@ -114,7 +113,7 @@ class KafkaServer:
     @property
     def inflight_bytes(self) -> int:
         """Bytes of requests that arrive or are worked on."""
-        return self._inflight_bytes
+        return self._arrivals.bytes
 
     # --- What connections tell --------------------------------------------------------------------
 
@@ -159,39 +158,27 @@ class KafkaServer:
     # --- Bytes of requests ------------------------------------------------------------------------
 
     def take(self, count: int) -> None:
-        """So many more bytes of requests are held."""
-        self._inflight_bytes += count
-        if self._inflight_bytes > self.limits.max_inflight_bytes:
-            self._pressed = True
+        """Count bytes of requests as held."""
+        self._arrivals.take(count)
 
     def give(self, count: int) -> None:
-        """So many less."""
-        self._inflight_bytes -= count
-        if self._pressed and self._inflight_bytes < self.limits.max_inflight_bytes * _RESUME_AT:
-            self._pressed = False
+        """Count bytes of requests as released."""
+        if self._arrivals.give(count):
             for connection in tuple(self._connections):
                 connection.regulate()
 
     def arriving(self, connection: Connection) -> None:
-        self._arriving[connection] = None
+        self._arrivals.begin(connection)
 
     def arrived(self, connection: Connection) -> None:
-        """No request of this connection is half there any more."""
-        if connection in self._arriving:
-            was_first = self._first(self._arriving) is connection
-            del self._arriving[connection]
-            if was_first and self._pressed and self._arriving:
-                self._first(self._arriving).regulate()
+        """This connection has no half-arrived request left."""
+        following = self._arrivals.end(connection)
+        if following is not None:
+            following.regulate()
 
     def must_wait(self, connection: Connection) -> bool:
-        """Tell whether this connection may not be read from, for the sake of all."""
-        if not self._pressed:
-            return False
-        return not self._arriving or self._first(self._arriving) is not connection
-
-    @staticmethod
-    def _first(connections: dict[Connection, None]) -> Connection:
-        return next(iter(connections))
+        """Tell whether this connection may not be read, for the sake of the others."""
+        return self._arrivals.must_wait(connection)
 
     # --- Bytes of answers -------------------------------------------------------------------------
 
@@ -215,19 +202,22 @@ class KafkaServer:
     def _sweep(self) -> None:
         self._sweep_timer = self.loop.call_later(self.limits.sweep_interval, self._sweep)
         now, limits = self.loop.time(), self.limits
-        silent = [
-            connection
-            for connection in self._connections
-            if connection.active < now - limits.stall_timeout
-        ]
-        first = self._first(self._arriving) if self._pressed and self._arriving else None
-        for connection in silent:
-            if connection is first:
-                self.stats.stalled += 1
-                self.complaints.warning("%s never ends its request: closed", connection)
+        # If this loop was held up, bytes may be here that it has not read yet.
+        passed = min(now - self._swept, 2 * limits.sweep_interval)
+        for connection in self._arrivals.overdue(passed):
+            self.stats.stalled += 1
+            self.complaints.warning(
+                "%s sends a request of %d bytes too slowly, %d are here: closed",
+                connection,
+                connection.arriving_length,
+                connection.arrived_bytes,
+            )
+            connection.abort()
+        self._swept = now
+        for connection in tuple(self._connections):
+            silent = now - connection.active
+            if silent > limits.stall_timeout and connection.is_closing:
                 connection.abort()
-            elif connection.is_closing:
-                connection.abort()
-            elif connection.active < now - limits.idle_timeout and connection.may_be_dropped:
+            elif silent > limits.idle_timeout and connection.may_be_dropped:
                 self.stats.idle += 1
                 connection.abort()
