@@ -351,6 +351,25 @@ def test_a_leaving_voter_stands_while_nobody_else_can_win() -> None:
     assert group[2].core.confirmed
 
 
+def test_a_leaving_voter_still_stands_after_it_led_and_told_no_other_voter() -> None:
+    group = Group.of(2)
+    leader = group.elect(1)
+    leader.step(ev.ChangeConfiguration(7, (vnode(2),)))
+    group.deliver_until(lambda: str(leader.core.configuration) == "(n2)")
+    group.drop()
+    for term in (2, 3):  # each time it writes the configuration anew, and only it has that
+        leader.step(ev.FlushDue())
+        leader.restart()
+        group.time_out(1)
+        group.deliver_until(lambda: leader.core.role is Role.LEADER)
+        assert leader.core.term == term
+        group.drop()
+    settle(group, leader=1)
+    group.deliver()
+    assert group.leader() is group[2]
+    assert group[2].core.confirmed
+
+
 def test_a_voter_that_has_left_stands_no_more() -> None:
     group = group_of(3)
     gone = group[1]

@@ -15,8 +15,9 @@ from tidelog.cluster.replica import Outcome
 from tidelog.cluster.tailreads import Chunk, Place
 from tidelog.machines import LogStart, Machine, Producers, Standing, UnknownOffset, start_batch
 from tidelog.raft import events as ev
+from tidelog.raft.epochs import NO_EPOCH
 from tidelog.raft.types import GroupId, Level, NodeId
-from tidelog.records import NO_TIMESTAMP, Batch, BatchType, Offset, Term
+from tidelog.records import NO_TERM, NO_TIMESTAMP, Batch, BatchType, Offset, Term
 
 # A compaction begins with a snapshot and a new segment, so it is not done after every write.
 COMPACT_EVERY_MS: Final = 60_000
@@ -106,13 +107,9 @@ class Partition:
 
     @property
     def epoch(self) -> int:
-        """The term of the last leader known to be confirmed, whoever that is; -1 if there is none.
-
-        A leader is confirmed by its first batch being committed, so on a replica that does not lead
-        it is the term of what is committed there.
-        """
-        core = self.core
-        return core.term if core.confirmed else self._term_of(core.committed)
+        """The term of the last leader known to be confirmed; -1 if there is none."""
+        epoch = self.core.epoch
+        return NO_EPOCH if epoch == NO_TERM else epoch
 
     @property
     def failed(self) -> str | None:

@@ -25,7 +25,7 @@ from tidelog.raft import messages as msg
 from tidelog.raft.configuration import EMPTY, Configuration
 from tidelog.raft.follower import Receiver
 from tidelog.raft.leader import Leader
-from tidelog.raft.log import LogView
+from tidelog.raft.log import LogView, term_at
 from tidelog.raft.progress import Progress
 from tidelog.raft.proposals import Proposals
 from tidelog.raft.snapshots import Shipping
@@ -33,6 +33,7 @@ from tidelog.raft.types import GroupId, HardState, Role, ShippingMode, Vnode
 from tidelog.raft.voter import Voter
 from tidelog.records import (
     NO_OFFSET,
+    NO_TERM,
     Batch,
     BatchType,
     Offset,
@@ -321,6 +322,15 @@ class Core:
         return self.leading is not None and self.committed >= self.leading.term_start
 
     @property
+    def epoch(self) -> Term:
+        """The term of the last leader known to be confirmed, whoever that is (seed 5).
+
+        A leader is confirmed by its first batch being committed, so on a replica that does not lead
+        it is the term of what is committed there.
+        """
+        return self.term if self.confirmed else term_at(self.log, self.committed) or NO_TERM
+
+    @property
     def ready(self) -> bool:
         """A leader whose machines know everything that earlier leaders committed."""
         return (
@@ -346,10 +356,17 @@ class Core:
 
     def configuration_at(self, offset: Offset) -> Configuration:
         """The configuration in force at an offset of the log."""
+        return self._configuration_upto(offset)[1]
+
+    def configuration_before(self, place: Offset) -> tuple[Offset, Configuration]:
+        """The configuration that the one at `place` replaced, and where the log has it."""
+        return self._configuration_upto(Offset(place - 1))
+
+    def _configuration_upto(self, offset: Offset) -> tuple[Offset, Configuration]:
         for base, configuration in reversed(self._configurations):
             if base <= offset:
-                return configuration
-        return self._stored_configuration(offset)[1]
+                return base, configuration
+        return self._stored_configuration(offset)
 
     def _stored_configuration(self, upto: Offset) -> tuple[Offset, Configuration]:
         batch = self.log.last_configuration(upto)

@@ -12,7 +12,7 @@ from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.election import Campaign, Outcome, Preference
 from tidelog.raft.types import HardState, Role, Vnode
-from tidelog.records import Offset, Term
+from tidelog.records import Term
 
 if TYPE_CHECKING:
     from tidelog.raft.core import Core
@@ -54,13 +54,18 @@ class Voter:
         """Whether the configuration that removes this voter may not be committed yet.
 
         Then nobody else may be able to win, because this log is the only one that has it. Its own
-        vote does not count (thesis 4.2.2).
+        vote does not count (thesis 4.2.2). Each term that this replica led while it was leaving
+        wrote the configuration anew, so the one that still counts on it may lie several back.
         """
         core = self.core
-        place = core.configuration_offset
-        if place <= core.committed or core.configuration.is_voter(core.vnode):
+        if core.configuration.is_voter(core.vnode):
             return False
-        return core.configuration_at(Offset(place - 1)).is_voter(core.vnode)
+        place = core.configuration_offset
+        while place > core.committed:
+            place, before = core.configuration_before(place)
+            if before.is_voter(core.vnode):
+                return True
+        return False
 
     def on_timeout_now(self, _: msg.TimeoutNow) -> None:
         core = self.core
