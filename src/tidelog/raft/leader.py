@@ -456,6 +456,11 @@ class Leader:
     def transferring(self) -> bool:
         return self._transfer is not None
 
+    @property
+    def changing_to(self) -> tuple[Vnode, ...] | None:
+        """The voters that the change under way leads to; None if there is none."""
+        return self._membership.target
+
     def on_change(self, event: ev.ChangeConfiguration) -> None:
         self._membership.change(event)
 

@@ -37,6 +37,11 @@ class Membership:
         self.leader = leader
         self._change: _Change | None = None
 
+    @property
+    def target(self) -> tuple[Vnode, ...] | None:
+        """The voters that the change under way leads to; None if there is none."""
+        return self._change.voters if self._change is not None else None
+
     def abandon(self) -> None:
         """Leadership is lost; a later leader may or may not finish the change."""
         if self._change is not None:

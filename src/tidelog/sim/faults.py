@@ -192,7 +192,7 @@ class Nemesis:
             node.crash(power=power, downtime=self.world.draw(self.rng, DOWNTIME))
 
     def _wipe(self) -> None:
-        safe = [node for node in self.world.nodes.values() if self._may_wipe(node)]
+        safe = [node for node in self.world.nodes.values() if self.may_wipe(node)]
         if safe:
             node = self.rng.choice(safe)
             downtime = self.world.draw(self.rng, DOWNTIME)
@@ -200,8 +200,8 @@ class Nemesis:
             node.wipe()
             self.world.at(downtime, f"n{node.id} start", node.start)
 
-    def _may_wipe(self, victim: SimNode) -> bool:
-        """Whether every configuration in force keeps a majority that was never wiped."""
+    def may_wipe(self, victim: SimNode) -> bool:
+        """Whether a majority of every configuration, now or soon in force, was never wiped."""
         intact = {node.vnode for node in self.world.nodes.values() if node is not victim}
         return all(
             sum(voter in intact for voter in half) > len(half) // 2

@@ -128,16 +128,16 @@ class History:
                 found[operation.name] = entry
         for operation in self.operations.values():
             if operation.group == group:
-                yield from _verdict(operation, found.get(operation.name))
+                yield from _verdict(operation, found.get(operation.name), truth)
 
 
-def _verdict(operation: Operation, entry: Entry | None) -> Iterator[str]:
+def _verdict(operation: Operation, entry: Entry | None, truth: GroupTruth) -> Iterator[str]:
     name = f"{operation.name} (level {operation.level.name})"
     if operation.fate is Fate.OK:
         if entry is None:
             if operation.level is Level.QUORUM:
                 yield f"{name} was acknowledged at {operation.offset} and is lost"
-        elif entry.base != operation.offset:
+        elif entry.base != operation.offset and not _was_lost(operation, truth):
             yield f"{name} was acknowledged at {operation.offset} and is {entry}"
     elif operation.fate is Fate.FAILED and entry is not None:
         yield f"{name} was refused and is {entry}"
@@ -145,6 +145,21 @@ def _verdict(operation: Operation, entry: Entry | None) -> Iterator[str]:
         yield f"{name} is still open at the end"
     if entry is not None and entry.base <= operation.floor:
         yield f"{name} began when {operation.floor} was committed and is {entry}"
+
+
+def _was_lost(operation: Operation, truth: GroupTruth) -> bool:
+    """Whether a relaxed write was where it was acknowledged, until a change of leader took it back.
+
+    An idempotent writer that heard of the acknowledgement late had sent it again by then, and that
+    attempt is the one that stayed.
+    """
+    return operation.level is not Level.QUORUM and any(
+        entry.base == operation.offset
+        and entry.is_data
+        and not truth.ledger.holds(entry)
+        and operation_of(entry.records) == operation.name
+        for entry in truth.entries.values()
+    )
 
 
 def _reads(consumed: Consumed, truth: GroupTruth) -> Iterator[str]:

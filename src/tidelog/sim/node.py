@@ -100,7 +100,7 @@ class SimNode:
         return Vnode(self.id, self.revision)
 
     def configurations(self) -> list[Configuration]:
-        """Return every configuration that its replicas go by, or may after a restart or a cut."""
+        """Return every configuration that its replicas go by, or soon may."""
         return [
             configuration
             for group in self.world.groups
@@ -112,7 +112,10 @@ class SimNode:
         if replica is None:
             return self._last_configurations[group]
         core = replica.core
-        return (core.configuration, core.configuration_at(core.committed))
+        known = (core.configuration, core.configuration_at(core.committed))
+        target = core.leading.changing_to if core.leading is not None else None
+        # A leader that holds its learners for caught up makes them voters at any moment.
+        return known if target is None else (*known, Configuration(target))
 
     # --- Clock -----------------------------------------------------------------------------------
 

@@ -97,11 +97,7 @@ class Run:
     def _phases(self) -> None:
         world = self.world
         election = self.knobs.election
-        self._enter(Phase.WARMUP)
-        world.judge.on_start(world)
-        for node in world.nodes.values():
-            node.start()
-        self._until(self._all_confirmed, WARMUP_TIMEOUTS * election)
+        self.warm_up()
         self._enter(Phase.CHAOS)
         self.nemesis.start()
         self.workload.start(world)
@@ -114,6 +110,16 @@ class Run:
         self.workload.leave()
         self._until(self._at_rest, QUIET_TIMEOUTS * election)
         world.judge.at_end(world)
+
+    def warm_up(self) -> None:
+        """Start every node, and wait for the first leader of each group."""
+        self._enter(Phase.WARMUP)
+        # The network keeps to its election timeouts until the nemesis begins.
+        self.world.network.heal()
+        self.world.judge.on_start(self.world)
+        for node in self.world.nodes.values():
+            node.start()
+        self._until(self._all_confirmed, WARMUP_TIMEOUTS * self.knobs.election)
 
     def _enter(self, phase: Phase) -> None:
         self.world.phase = phase

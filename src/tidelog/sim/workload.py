@@ -495,7 +495,7 @@ def serve(
 ) -> Fetched:
     """What a broker answers to a fetch: epoch, then leadership, then divergence, then data."""
     core, log = replica.core, replica.log
-    current = core.term
+    current = core.epoch
     fence = check_epoch(epoch, current, needs_leader=needs_leader, is_leader=core.confirmed)
     if fence is not Fence.PASS:
         return Fetched(fence, current)
