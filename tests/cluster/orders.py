@@ -134,6 +134,11 @@ def cancel(name: str, index: int) -> cmd.CancelReassign:
     return cmd.CancelReassign(token=T, name=name, index=index)
 
 
+def lose(node: int, group: int, revision: int) -> cmd.ReplaceReplicas:
+    lost = cmd.LostReplica(GroupId(group), revision)
+    return cmd.ReplaceReplicas(token=T, node=NodeId(node), lost=(lost,))
+
+
 def feature(name: str, level: int, needs: int) -> cmd.EnableFeature:
     return cmd.EnableFeature(token=T, name=name, level=level, needs=needs)
 
@@ -207,6 +212,15 @@ commands: st.SearchStrategy[cmd.Command] = st.one_of(
         group=st.integers(0, 6).map(GroupId),
         target=st.lists(_vnodes, max_size=3).map(tuple),
     ),
+    st.builds(
+        cmd.ReplaceReplicas,
+        token=_tokens,
+        node=_nodes,
+        lost=st.lists(
+            st.builds(cmd.LostReplica, st.integers(0, 6).map(GroupId), st.integers(0, 9)),
+            max_size=3,
+        ).map(tuple),
+    ),
     st.builds(cmd.AllocateProducerIds, token=_tokens, count=st.integers(-1, 1_000_001)),
     st.builds(cmd.EnableFeature, token=_tokens, name=_option, level=_indexes, needs=_versions),
 )
@@ -226,5 +240,6 @@ likely: st.SearchStrategy[cmd.Command] = st.one_of(
         *[st.integers(0, 5)] * 2,
     ),
     st.builds(cancel, st.sampled_from(["tide", "ebb"]), st.integers(0, 1)),
+    st.builds(lose, st.integers(0, 5), st.integers(1, 4), st.integers(1, 9)),
     st.builds(status, st.integers(0, 5), st.sampled_from(MemberStatus)),
 )

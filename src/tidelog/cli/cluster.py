@@ -73,7 +73,13 @@ def is_well(found: dict[str, Any]) -> bool:
     """Tell whether every node answers and every partition has its leader and all its replicas."""
     return (
         found["controller"] is not None
-        and all(node["alive"] and not node.get("failed_partitions") for node in found["nodes"])
+        and all(
+            node["alive"]
+            and not node["rebuilding"]
+            and not node.get("failed_partitions")
+            and not node.get("lost_partitions")
+            for node in found["nodes"]
+        )
         and not found["leaderless"]
         and not found["under_replicated"]
     )
@@ -111,6 +117,11 @@ def _show(found: dict[str, Any]) -> None:
     for node in found["nodes"]:
         failed = node.get("failed_partitions") or {}
         lines += [f"node {node['id']}: {name} failed: {why}" for name, why in failed.items()]
+        lost = node.get("lost_partitions") or {}
+        lines += [f"node {node['id']}: {name} is lost: {why}" for name, why in lost.items()]
+        if node["rebuilding"]:
+            count = f"{len(node['rebuilding'])} of {plural(node['replicas'], 'replica')}"
+            lines.append(f"node {node['id']} is rebuilding {count} from its peers")
     typer.echo("\n" + ("\n".join(lines) or "Every partition has its leader and all its replicas."))
 
 

@@ -20,6 +20,7 @@ from tidelog.raft.types import GroupId, NodeId, Vnode
 VERSION: Final = 1
 # A topic of 10,000 partitions with seven replicas each is under half of this.
 MAX_COMMAND_BYTES: Final = 4 * 1024 * 1024
+MAX_LOST: Final = 10_000  # replicas that one command replaces: some 40 bytes each
 
 
 class CorruptCommand(ValueError):
@@ -139,6 +140,24 @@ class FinishReassign:
     target: tuple[Vnode, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LostReplica:
+    group: GroupId
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceReplicas:
+    """A node cannot vouch for what these replicas promised: each is rebuilt as another one.
+
+    Its result is the revision of the new replicas.
+    """
+
+    token: UUID
+    node: NodeId
+    lost: tuple[LostReplica, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIds:
     """Its result is the first of `count` producer ids that nobody else gets."""
@@ -169,6 +188,7 @@ Command = (
     | Reassign
     | CancelReassign
     | FinishReassign
+    | ReplaceReplicas
     | AllocateProducerIds
     | EnableFeature
 )
@@ -189,6 +209,7 @@ _KINDS: Final[dict[str, type[Command]]] = {
         Reassign,
         CancelReassign,
         FinishReassign,
+        ReplaceReplicas,
         AllocateProducerIds,
         EnableFeature,
     )

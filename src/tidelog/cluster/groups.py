@@ -106,6 +106,16 @@ class Hosted:
         self._flush_timer = None
         self.step(ev.FlushDue())
 
+    def heir(self, is_alive: Callable[[NodeId], bool]) -> Vnode | None:
+        """The voter that has most of the log, if this replica leads and is to hand over."""
+        core = self.replica.core
+        able = [
+            (progress.match, voter)
+            for voter, progress in core.progress.items()
+            if core.configuration.is_voter(voter) and is_alive(voter.id)
+        ]
+        return max(able)[1] if able else None
+
     def close(self) -> None:
         if self._flush_timer is not None:
             self._flush_timer.cancel()

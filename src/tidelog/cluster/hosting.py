@@ -22,13 +22,14 @@ from tidelog.cluster.configs import TopicConfig
 from tidelog.cluster.errors import ClusterError
 from tidelog.cluster.groups import Hosted
 from tidelog.cluster.leaders import Claim
+from tidelog.cluster.lost import LostReplicas
 from tidelog.cluster.model import CONTROLLER_GROUP, PartitionState, TopicState
 from tidelog.cluster.partition import Partition, machines_of_a_topic
 from tidelog.raft import events as ev
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Options
 from tidelog.raft.types import GroupId, ShippingMode, Vnode
-from tidelog.storage import wall_ms
+from tidelog.storage import DamagedLog, wall_ms
 
 if TYPE_CHECKING:
     from tidelog.cluster.node import Node
@@ -45,6 +46,7 @@ TEND_S: Final = 0.25  # how often partitions that are being moved are looked aft
 LOOKS_PER_REVIEW: Final = 20  # how many times less often all others are
 CHANGE_TIMEOUT_S: Final = 600.0
 FINISH_TIMEOUT_S: Final = 5.0
+HANDOVER_S: Final = 2.0  # how long a lost leader may take to hand over
 HOUSEKEEPING_BATCH: Final = 50  # partitions looked after before others get the loop
 # Partitions that have become quiet and are saved in one round. Each takes some six syncs, which
 # those that are busy should hardly notice.
@@ -68,6 +70,7 @@ class Hosting:
         self._scheduled = False
         self._closed = False
         self.failures: dict[GroupId, str] = {}  # replicas that could not be opened, and why
+        self.lost = LostReplicas(node)
 
     # --- Looking up ------------------------------------------------------------------------------
 
@@ -114,9 +117,12 @@ class Hosting:
         all_changed = settings != self._settings
         self._settings = settings
         for name, topic in tuple(state.topics.items()):
-            if all_changed or self._seen.get(name) is not topic:
+            before = self._seen.get(name)
+            if all_changed or before is not topic:
                 self._seen[name] = topic
                 self._reconcile_topic(topic)
+                if before is not None and before is not topic:
+                    self._remove_replaced(before, topic)
         for group in [group for group in self._by_group if state.partition(group) is None]:
             self._remove(group)
         gone = self._seen.keys() - state.topics.keys()
@@ -136,7 +142,11 @@ class Hosting:
                 hosted = None
             if hosted is not None:
                 self._configure(hosted, config)
-            elif mine is not None and self._opening.get(partition.group) != mine:
+            elif (
+                mine is not None
+                and self._opening.get(partition.group) != mine
+                and self.lost.why(partition.group, mine) is None
+            ):
                 self._open(topic, partition, mine, config)
 
     def _configure(self, hosted: Partition, config: TopicConfig) -> None:
@@ -155,9 +165,9 @@ class Hosting:
         self, topic: TopicState, partition: PartitionState, mine: Vnode, config: TopicConfig
     ) -> None:
         self._opening[partition.group] = mine
-        # A newcomer of a move learns from the leader who takes part.
-        founds = mine in partition.replicas
-        initial = Configuration(partition.replicas) if founds else None
+        # A newcomer, in whosever place, learns from the leader who takes part.
+        founding = partition.founding
+        initial = Configuration(founding) if mine in founding else None
         loaded: list[Hosted] = []
 
         def load() -> None:
@@ -177,6 +187,9 @@ class Hosting:
         def done(error: OSError | None) -> None:
             if self._opening.get(partition.group) == mine:
                 del self._opening[partition.group]
+            if isinstance(error, DamagedLog):
+                self._lose(partition.group, mine, str(error))
+                return
             if error is not None:
                 self.failures[partition.group] = str(error)
                 log.error(
@@ -204,6 +217,9 @@ class Hosting:
         config = TopicConfig.from_strings(topic.config, state.config)
         opened = Partition(self._node.groups, hosted, name, partition.index, config)
         hosted.replica.core.voter.electable = self._node.may_lead
+        hosted.replica.on_lost = lambda why: self._lose(
+            opened.group, hosted.replica.core.vnode, why
+        )
         self._partitions[name, partition.index] = opened
         self._by_group[partition.group] = opened
         self._directories[partition.group] = directory_of(
@@ -212,19 +228,67 @@ class Hosting:
         opened.watch(lambda: self._watch(opened))
         self._configure(opened, config)
         self._watch(opened)
-        if mine in partition.replicas:
-            delay = partition.replicas.index(mine) * NEXT_STANDS_S
+        if mine in partition.founding:
+            delay = partition.founding.index(mine) * NEXT_STANDS_S
             self._node.loop.call_later(delay, self._node.groups.stand, hosted, STAND_AGAIN_S)
+
+    # --- Losing ----------------------------------------------------------------------------------
+
+    def replica_lost(self, group: GroupId, why: str) -> None:
+        """A replica here forgot, or holds what is damaged: it ends, and a new one is built from its
+        peers.
+
+        It hands leadership over first if it can. Its files stay until the new one has caught up.
+        """
+        partition = self._by_group.get(group)
+        if partition is not None:
+            partition.replica.lose(why)
+
+    def _lose(self, group: GroupId, vnode: Vnode, why: str) -> None:
+        """Count a replica as lost; it takes no part, now and after a restart."""
+        self.lost.add(group, vnode, why)
+        partition = self._by_group.get(group)
+        if partition is not None and partition.core.vnode == vnode:
+            self._spawn(self._give_up(partition, why))
+
+    async def _give_up(self, partition: Partition, why: str) -> None:
+        heir = partition.hosted.heir(self._node.presence.is_alive)
+        if heir is not None:
+            await self._node.groups.transfer(partition.hosted, heir, HANDOVER_S)
+        if self._by_group.get(partition.group) is partition:
+            partition.hosted.step(ev.StorageLost(why))
+            self._forget(partition)
+            self.look()
 
     # --- Removing --------------------------------------------------------------------------------
 
     def _remove(self, group: GroupId) -> None:
-        """Close a replica and delete its files."""
-        partition = self._by_group.pop(group)
+        """Close a replica, and delete its files unless it was lost: those stay a while."""
+        partition = self._by_group[group]
+        directory = self._forget(partition)
+        state = self._node.state.partition(group)
+        if state is None or partition.core.vnode not in state.known:
+            self._delete_soon(directory)
+
+    def _forget(self, partition: Partition) -> str:
+        """Close a replica; return where its files are."""
+        del self._by_group[partition.group]
         del self._partitions[partition.topic, partition.index]
         self._close(partition)
-        self._changing.pop(group, None)
-        directory = self._directories.pop(group)
+        self._changing.pop(partition.group, None)
+        return self._directories.pop(partition.group)
+
+    def _remove_replaced(self, before: TopicState, after: TopicState) -> None:
+        """Delete the files of replicas here that were lost and are no longer needed."""
+        for was, now in zip(before.partitions, after.partitions, strict=False):
+            if was.group == now.group and was.known != now.known:
+                for vnode in was.known:
+                    hosted = self._by_group.get(was.group)
+                    here = hosted is not None and hosted.core.vnode == vnode
+                    if vnode.id == self._node.id and vnode not in now.known and not here:
+                        self._delete_soon(directory_of(after.name, now, vnode))
+
+    def _delete_soon(self, directory: str) -> None:
         self._node.executor.submit(
             "open", lambda: self._delete(directory), lambda error: _complain(directory, error)
         )
@@ -238,11 +302,11 @@ class Hosting:
         self._notify(partition)
 
     def _discard(self, group: GroupId, vnode: Vnode, name: str, partition: PartitionState) -> None:
-        directory = directory_of(name, partition, vnode)
+        state = self._node.state.partition(group)
+        if state is not None and vnode in state.known:
+            return
         if not self._closed and group not in self._opening and group not in self._by_group:
-            self._node.executor.submit(
-                "open", lambda: self._delete(directory), lambda error: _complain(directory, error)
-            )
+            self._delete_soon(directory_of(name, partition, vnode))
 
     def _delete(self, directory: str) -> None:
         path = self._node.config.data / directory
@@ -257,18 +321,14 @@ class Hosting:
         state = self._node.state
         wanted = set()
         for topic, partition in state.partitions():
-            mine = partition.replica_on(self._node.id)
-            if mine is not None:
-                wanted.add(directory_of(topic.name, partition, mine))
+            for vnode in partition.known:
+                if vnode.id == self._node.id:
+                    wanted.add(directory_of(topic.name, partition, vnode))
         root = self._node.config.data
         found = (f"{TOPICS}/{each.parent.name}/{each.name}" for each in _replicas_below(root))
         for directory in [each for each in found if each not in wanted]:
             log.info("deleting %s: it belongs to no replica of this node any more", directory)
-            self._node.executor.submit(
-                "open",
-                lambda directory=directory: self._delete(directory),  # type: ignore[misc]
-                lambda error, directory=directory: _complain(directory, error),  # type: ignore[misc]
-            )
+            self._delete_soon(directory)
 
     # --- Leadership ------------------------------------------------------------------------------
 
@@ -379,6 +439,7 @@ class Hosting:
 
     def close(self) -> None:
         self._closed = True
+        self.lost.close()
         for task in self._tasks:
             task.cancel()
         for partition in self:

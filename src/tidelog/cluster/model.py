@@ -69,17 +69,53 @@ class PartitionState:
     # Where the replicas are, the preferred leader first. While a reassignment is under way these
     # are the replicas it began with.
     replicas: tuple[Vnode, ...]
-    # Where a reassignment wants them; None while there is none.
+    # Where a reassignment wants them; None while there is none. A replica that was lost is replaced
+    # by a reassignment to the same nodes, with another revision for that one.
     target: tuple[Vnode, ...] | None
+    # The voters that the Raft group begins with; None: `replicas`, which have not changed since it
+    # was created. Empty once a change is committed: from then on its log tells who they are, and
+    # a replica with an empty log takes part only when a leader says so.
+    founders: tuple[Vnode, ...] | None = None
+
+    @property
+    def founding(self) -> tuple[Vnode, ...]:
+        return self.replicas if self.founders is None else self.founders
 
     @property
     def hosts(self) -> tuple[Vnode, ...]:
-        """Everybody who must have a replica now: before, during and after a reassignment."""
+        """The replicas that must be open now: before, during and after a reassignment.
+
+        A node has one of them at most. Where it was lost and is rebuilt, that is the new one.
+        """
+        goal = {replica.id: replica for replica in self.target or ()}
+        before = (goal.pop(replica.id, replica) for replica in self.replicas)
+        return (*before, *goal.values())
+
+    @property
+    def known(self) -> tuple[Vnode, ...]:
+        """All replicas that the Raft group may still count, those that were lost included."""
         return tuple(dict.fromkeys((*self.replicas, *(self.target or ()))))
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(replica.id for replica in self.replicas)
+
+    @property
+    def rebuilding(self) -> tuple[Vnode, ...]:
+        """New replicas that take the place of lost ones on the same nodes."""
+        lost = {replica.id for replica in self.replicas if replica not in (self.target or ())}
+        return tuple(
+            replica
+            for replica in self.target or ()
+            if replica.id in lost and replica not in self.replicas
+        )
+
+    @property
+    def moves(self) -> bool:
+        """Whether a reassignment to other nodes, or to another order of them, is under way."""
+        return self.target is not None and (
+            not self.rebuilding or [each.id for each in self.target] != list(self.nodes)
+        )
 
     def replica_on(self, node: NodeId) -> Vnode | None:
         return next((replica for replica in self.hosts if replica.id == node), None)

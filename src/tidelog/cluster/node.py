@@ -396,20 +396,14 @@ class Node:
 
     async def _say_goodbye(self) -> None:
         """Hand over everything that this node leads to somebody who is up to date."""
-        handovers = []
-        for hosted in self.groups:
-            core = hosted.replica.core
-            if core.leading is None:
-                continue
-            able = [
-                (progress.match, node)
-                for node, progress in core.progress.items()
-                if core.configuration.is_voter(node) and self.is_alive(node.id)
-            ]
-            if able:
-                target = max(able)[1]
-                handovers.append(self.groups.transfer(hosted, target, GOODBYE_S))
-        await asyncio.gather(*handovers)
+        heirs = ((hosted, hosted.heir(self.presence.is_alive)) for hosted in self.groups)
+        await asyncio.gather(
+            *(
+                self.groups.transfer(hosted, heir, GOODBYE_S)
+                for hosted, heir in heirs
+                if heir is not None
+            )
+        )
 
     # --- rpc.Handler -----------------------------------------------------------------------------
 

@@ -93,6 +93,7 @@ class Operations:
         leaderless: list[str] = []
         behind: list[str] = []
         moving: list[str] = []
+        rebuilding: dict[NodeId, list[str]] = {}
         for topic, partition in state.partitions():
             name = f"{topic.name}/{partition.index}"
             leadership = node.leaders.leadership(partition.group)
@@ -103,8 +104,10 @@ class Operations:
             in_sync = set(leadership.in_sync) if leadership is not None else set()
             if len(alive) < len(partition.replicas) or not in_sync >= set(alive):
                 behind.append(name)
-            if partition.target is not None:
+            if partition.moves:
                 moving.append(name)
+            for replica in partition.rebuilding:
+                rebuilding.setdefault(replica.id, []).append(name)
         return {
             "cluster_id": state.cluster_id,
             "controller": node.controller_id(),
@@ -119,6 +122,7 @@ class Operations:
                     "status": member.status.value,
                     "alive": answer is not None,
                     "replicas": state.replica_counts.get(member.id, 0),
+                    "rebuilding": rebuilding.get(member.id, [])[:MAX_LISTED],
                     **(answer or {}),
                 }
                 for member, answer in zip(members, found, strict=True)
@@ -143,12 +147,19 @@ class Operations:
             place = node.state.partition_of(group)
             if place is not None:
                 failed[f"{place[0]}/{place[1]}"] = why
+        lost = {
+            f"{place[0]}/{place[1]}": each.why
+            for group, each in node.hosting.lost
+            if (place := node.state.partition_of(group)) is not None
+        }
         return {
             "pid": os.getpid(),
             "leaders": node.hosting.led,
             "data_bytes": sum(each.size for each in partitions),
             "disk_free_bytes": usage.free,
             "failed_partitions": failed,
+            "lost_partitions": lost,
+            "replicas_lost": node.hosting.lost.total,
             **{name: gauge() for name, gauge in self.gauges.items()},
         }
 

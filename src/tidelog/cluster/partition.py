@@ -99,7 +99,7 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         """A confirmed leader whose machines know everything: it may take and show writes."""
-        return self.core.ready
+        return self.core.ready and self.replica.lost is None
 
     @property
     def leader(self) -> NodeId | None:
@@ -113,8 +113,8 @@ class Partition:
 
     @property
     def failed(self) -> str | None:
-        """Why this replica refuses writes until its node restarts."""
-        return self.replica.failed
+        """Why this replica refuses everything."""
+        return self.replica.lost or self.replica.failed
 
     @property
     def log_start(self) -> int:

@@ -106,7 +106,7 @@ def plan_reassign(
     for partition in partitions:
         if len(moves) == limit:
             break
-        if partition.target is None and not set(partition.nodes).isdisjoint(leaving):
+        if not partition.moves and not set(partition.nodes).isdisjoint(leaving):
             replicas = _replace(partition.nodes, leaving, racks, load)
             if replicas is not None:
                 moves.append(Move(partition.group, replicas))

@@ -117,6 +117,9 @@ class Replica:
         self.machines = machines
         self.core = core
         self.failed: str | None = None  # why only a restart helps
+        # Why nothing it says or holds can be trusted. It ends, and another one takes its place.
+        self.lost: str | None = None
+        self.on_lost: Callable[[str], None] = lambda _: None
         self.cleans = True  # compact by key; otherwise only retention removes anything
         self._turned_away_at = 0
         self._clock = clock
@@ -241,6 +244,12 @@ class Replica:
         """Compact the closed segments that may be compacted, and merge small ones."""
         if self.failed is None and self.cleans:
             self._tidying.begin(self._clock())
+
+    def lose(self, why: str) -> None:
+        """Its memory is gone or damaged: it serves nothing more, and its host replaces it."""
+        if self.lost is None:
+            self.lost = why
+            self.on_lost(why)
 
     def truncate_prefix(self, first_kept: Offset) -> bool:
         """Remove the log's beginning, where a snapshot covers it; say whether it was done."""

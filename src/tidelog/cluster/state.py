@@ -233,6 +233,8 @@ class ClusterState(Catalog):
                 self._cancel_reassign(command)
             case cmd.FinishReassign():
                 self._finish_reassign(command)
+            case cmd.ReplaceReplicas():
+                return self._replace_replicas(command)
             case cmd.AllocateProducerIds():
                 return self._allocate_producer_ids(command.count)
             case cmd.EnableFeature():
@@ -356,28 +358,53 @@ class ClusterState(Catalog):
         goal = partition.target or partition.replicas
         if command.replicas == tuple(replica.id for replica in goal):
             return
-        if partition.target is not None:
+        if partition.moves:
             raise ClusterError(
                 Problem.BUSY,
                 f"partition {command.name}/{command.index} is being moved: wait, or cancel that",
             )
-        known = {replica.id: replica for replica in partition.replicas}
+        known = {replica.id: replica for replica in goal}
         newcomers = [node for node in command.replicas if node not in known]
         revision = self._take_revision() if newcomers else 0
         target = tuple(known.get(node) or Vnode(node, revision) for node in command.replicas)
-        self._replace_partition(command.name, replace(partition, target=target))
+        self._aim(command.name, partition, target)
 
     def _cancel_reassign(self, command: cmd.CancelReassign) -> None:
         partition = self.partition_at(command.name, command.index)
-        if partition.target is None:
+        if partition.target is None or not partition.moves:
             raise ClusterError(
                 Problem.NOT_CHANGING,
                 f"partition {command.name}/{command.index} is not being moved",
             )
         # The group may have got to the target already. Turning round keeps every host of a replica
-        # until the group itself says where it is.
-        back = replace(partition, replicas=partition.target, target=partition.replicas)
-        self._replace_partition(command.name, back)
+        # until the group itself says where it is. Those that were lost meanwhile stay lost.
+        rebuilt = {replica.id: replica for replica in partition.rebuilding}
+        home = tuple(rebuilt.get(replica.id, replica) for replica in partition.replicas)
+        back = replace(partition, replicas=partition.target, founders=partition.founding)
+        self._replace_partition(command.name, replace(back, target=home))
+
+    def _aim(self, name: str, partition: PartitionState, target: tuple[Vnode, ...]) -> None:
+        aimed = replace(partition, target=target, founders=partition.founding)
+        self._replace_partition(name, aimed)
+
+    def _replace_replicas(self, command: cmd.ReplaceReplicas) -> int:
+        found: list[tuple[str, PartitionState, Vnode]] = []
+        for lost in dict.fromkeys(command.lost[: cmd.MAX_LOST]):
+            partition = self.partition(lost.group)
+            vnode = Vnode(command.node, lost.revision)
+            # One that a reassignment takes away anyway needs no successor.
+            if partition is not None and vnode in (partition.target or partition.replicas):
+                found.append((self._places[lost.group][0], partition, vnode))
+        if not found:
+            raise ClusterError(
+                Problem.NOT_CHANGING, "these replicas have been replaced or removed already"
+            )
+        revision = self._take_revision()
+        for name, partition, vnode in found:
+            goal = partition.target or partition.replicas
+            successor = Vnode(command.node, revision)
+            self._aim(name, partition, tuple(successor if each == vnode else each for each in goal))
+        return revision
 
     def _finish_reassign(self, command: cmd.FinishReassign) -> None:
         partition = self.partition(command.group)
@@ -388,7 +415,7 @@ class ClusterState(Catalog):
                 Problem.NOT_CHANGING, f"group {command.group} is not on its way there any more"
             )
         name, _ = self._places[command.group]
-        done = replace(partition, replicas=command.target, target=None)
+        done = replace(partition, replicas=command.target, target=None, founders=())
         self._replace_partition(name, done)
 
     # --- Members --------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ class Steward:
         if not leaving:
             return
         partitions = [partition for _, partition in state.partitions()]
-        moving = sum(partition.target is not None for partition in partitions)
+        moving = sum(partition.moves for partition in partitions)
         staying = [each for each in state.members.values() if each.id not in leaving]
         able = [each for each in staying if self._node.is_alive(each.id)]
         for move in plan_reassign(

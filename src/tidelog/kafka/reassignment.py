@@ -73,7 +73,7 @@ async def handle_list_partition_reassignments(context: Context, request: Any) ->
     moving = [
         (topic.name, _ongoing(answers, partition))
         for topic, partition in _wanted(context, request.topics)
-        if partition.target is not None
+        if partition.moves
     ]
     return answers(
         "ListPartitionReassignmentsResponse",

@@ -26,7 +26,7 @@ class StorageError(OSError):
 
 
 class DamagedLog(StorageError):
-    """Bytes that were flushed are gone or changed. Nothing was cut; somebody has to decide."""
+    """Bytes that were flushed are gone or changed. Nothing was cut: the replica is lost."""
 
     path: str  # the file
     position: int  # where in the file the damage begins
@@ -35,8 +35,8 @@ class DamagedLog(StorageError):
     def __init__(self, path: str, position: int, offset: Offset, reason: str) -> None:
         super().__init__(
             f"{path} is damaged at position {position} (offset {offset}), below what was flushed: "
-            f"{reason}. Restore the file from a copy, or remove this replica's directory so that "
-            "it is rebuilt from its peers."
+            f"{reason}. The node rebuilds this replica from its peers; if it cannot, "
+            "`tidelog node recover` goes on with what is left."
         )
         self.path = path
         self.position = position
