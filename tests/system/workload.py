@@ -253,6 +253,25 @@ class Workload:
             time.sleep(0.1)
         consumer.close()
 
+    def read_records(self, partition: int) -> list[tuple[bytes, bytes]]:
+        """Read key and value of every record of a partition; its offsets may have gaps."""
+        consumer = self._consumer(**{"enable.partition.eof": True})
+        consumer.assign([TopicPartition(self.topic, partition, OFFSET_BEGINNING)])
+        records: list[tuple[bytes, bytes]] = []
+
+        def ended() -> bool:
+            for message in consumer.consume(2000, 0.1):
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    return True
+                _, _, value = _content(message)
+                records.append((message.key() or b"", value))
+            return False
+
+        until(ended, f"the end of {self.topic}/{partition}")
+        consumer.close()
+        return records
+
     def read_all(self) -> dict[int, list[tuple[int, bytes]]]:
         """Read every partition from its beginning to its end."""
         consumer = self._consumer()

@@ -161,19 +161,17 @@ class LocalCluster:
             )
         with (node.directory / LOG_FILE).open("ab") as log:
             self._children[number] = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tidelog",
-                    "start",
-                    "--config",
-                    str(node.directory / NODE_FILE),
-                ],
+                self.command(node),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for whoever watches, who then stops the nodes
             )
+
+    def command(self, node: LocalNode) -> list[str]:
+        """Return the command line that runs a node."""
+        config = str(node.directory / NODE_FILE)
+        return [sys.executable, "-m", "tidelog", "start", "--config", config]
 
     def start_all(self) -> None:
         for node in self.nodes:

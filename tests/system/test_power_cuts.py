@@ -1,0 +1,271 @@
+"""Power cuts under load: what was acknowledged at quorum was synced, and so it is still there.
+
+`tests.system.power` takes away what no sync made durable. The last tests show that it does: a disk
+whose syncs lie loses acknowledged writes, and cached writes are lost as documented.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from tests.evidence import Evidence
+from tests.system.power import Power, PoweredCluster
+from tests.system.system import System, system
+from tests.system.workload import EAGER, LOG, Workload
+
+PARTITIONS = 3
+SEED = 20261118
+MINUTES = 3  # of the long test
+# Segments this small are closed every few seconds under this load, and compacted soon after.
+COMPACTED: dict[str, Any] = {
+    "cleanup_policy": "compact",
+    "segment_bytes": "16384",
+    "min_cleanable_dirty_ratio": "0",
+}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(None, id="nothing-survives"),
+        pytest.param(SEED, id="some-survives", marks=pytest.mark.slow),
+    ]
+)
+def power(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Power]:
+    """Three nodes whose disks keep what was synced, and by chance some of what was not."""
+    chance = None if request.param is None else random.Random(request.param)
+    with _powered(tmp_path) as running:
+        yield Power(running, chance)
+
+
+def _powered(data: Path) -> Any:
+    cluster = PoweredCluster(data)
+    cluster.prepare(3, 0)
+    return system(data, prepared=cluster)
+
+
+def under_load(
+    power: Power, evidence: Evidence, work: Workload, hurt: Callable[[Workload], None]
+) -> None:
+    with work.running():
+        hurt(work)
+        assert not work.history.failures()
+    evidence.note(
+        "power cuts",
+        client="librdkafka, idempotent, acks=all",
+        cuts=power.cuts,
+        bytes_lost=power.bytes_lost,
+        acknowledged=work.history.acknowledged(),
+        anomalies=0,  # `running` raises if the history has any
+    )
+
+
+def test_all_nodes_lose_power_at_once(power: Power, evidence: Evidence) -> None:
+    cluster = power.system
+    cluster.create("t", PARTITIONS)
+
+    def hurt(work: Workload) -> None:
+        for _ in range(3):
+            power.cycle(*cluster.addresses)
+            work.progress()
+
+    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+
+
+def test_nodes_lose_power_one_after_the_other(power: Power, evidence: Evidence) -> None:
+    cluster = power.system
+    cluster.create("t", PARTITIONS)
+
+    def hurt(work: Workload) -> None:
+        for number in (*cluster.addresses, *cluster.addresses):
+            power.cycle(number)
+            work.progress()
+
+    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+
+
+def test_power_fails_while_leaders_are_elected(power: Power, evidence: Evidence) -> None:
+    """One node goes, and the other two while they vote: terms and votes must have been durable."""
+    cluster = power.system
+    cluster.create("t", PARTITIONS)
+
+    def hurt(work: Workload) -> None:
+        for turn in range(4):
+            leader, _ = cluster.leader("t", turn % PARTITIONS)
+            others = [number for number in cluster.addresses if number != leader]
+            power.cut(leader)
+            time.sleep(0.05 * turn)  # before, during and after the election
+            power.cut(*others)
+            cluster.start(*cluster.addresses)
+            work.progress()
+
+    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+
+
+@pytest.mark.slow
+def test_power_fails_again_and_again(power: Power, evidence: Evidence) -> None:
+    cluster = power.system
+    cluster.create("t", PARTITIONS)
+    chance = random.Random(SEED)
+    began = time.monotonic()
+
+    def hurt(work: Workload) -> None:
+        while time.monotonic() - began < MINUTES * 60:
+            several = chance.sample(list(cluster.addresses), chance.randint(1, 3))
+            for number in several:
+                power.cut(number)
+                time.sleep(chance.choice((0, 0, 0.05, 0.5)))
+            cluster.start(*several)
+            work.progress(chance.choice((1, 100, 500)))
+
+    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+
+
+def test_power_fails_while_logs_are_compacted(power: Power, evidence: Evidence) -> None:
+    """A compacted log has snapshots and merges as well; a last value per key must survive all."""
+    cluster = power.system
+    cluster.create("compacted", 1, **COMPACTED)
+    cluster.create("t", PARTITIONS)
+    told = _Values(cluster, "compacted")
+
+    def hurt(work: Workload) -> None:
+        for turn in range(4):
+            told.write(1500)
+            if turn % 2:
+                power.cycle(turn % 3 + 1)
+            else:
+                power.cycle(*cluster.addresses)
+            work.progress()
+        told.check()
+
+    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+
+
+class _Values:
+    """Writes values to a few keys, and knows which value of each was acknowledged last."""
+
+    def __init__(self, system: System, topic: str) -> None:
+        self._system = system
+        self._topic = topic
+        self._acknowledged: dict[bytes, int] = {}
+        self._written = 0
+
+    def write(self, count: int) -> None:
+        producer = _producer(self._system)
+        for _ in range(count):
+            self._written += 1
+            key, number = b"key-%d" % (self._written % 50), self._written
+            value = b"%d %s" % (number, b"x" * 200)
+            producer.produce(self._topic, value, key, on_delivery=self._told(key, number))
+            producer.poll(0)
+        assert producer.flush(60) == 0
+
+    def _told(self, key: bytes, number: int) -> Callable[[KafkaError | None, Message], None]:
+        def told(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                self._acknowledged[key] = max(number, self._acknowledged.get(key, 0))
+
+        return told
+
+    def check(self) -> None:
+        """Read the topic: the newest value of each key is the newest that was acknowledged."""
+        found: dict[bytes, int] = {}
+        work = Workload(self._system, self._topic, 1)
+        for key, value in work.read_records(0):
+            found[key] = int(value.split()[0])
+        assert found == self._acknowledged
+
+
+def _producer(running: System, **settings: Any) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": running.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "message.timeout.ms": 60_000,
+            **EAGER,
+            **settings,
+        },
+        logger=LOG,
+    )
+
+
+def _write_until_cut(power: Power, topic: str, cut: Callable[[], None]) -> dict[int, float]:
+    """Write numbers to one partition until a cut of all nodes; return which were acknowledged when.
+
+    What was under way at the cut is given up: it was not acknowledged.
+    """
+    acknowledged: dict[int, float] = {}
+    producer = _producer(power.system, retries=0, **{"enable.idempotence": False, "acks": "all"})
+
+    def told(number: int) -> Callable[[KafkaError | None, Message], None]:
+        def note(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                acknowledged[number] = time.monotonic()
+
+        return note
+
+    for number in range(2000):
+        producer.produce(topic, b"%d" % number, partition=0, on_delivery=told(number))
+        producer.poll(0)
+        time.sleep(0.001)
+    cut()
+    producer.purge()
+    producer.flush(5)
+    return acknowledged
+
+
+def _lost(power: Power, topic: str, acknowledged: dict[int, float]) -> list[int]:
+    """Return the acknowledged numbers that are not in the log."""
+    found = {int(value) for _, value in Workload(power.system, topic, 1).read_records(0)}
+    return sorted(acknowledged.keys() - found)
+
+
+def test_cached_writes_are_lost_from_the_end_alone(tmp_path: Path, evidence: Evidence) -> None:
+    """`write.caching` acknowledges from memory: a cut of all nodes takes the newest, and no others.
+
+    How long before the cut the oldest lost write was acknowledged is noted, not judged: how soon a
+    flush follows depends on the machine.
+    """
+    with _powered(tmp_path) as running:
+        power = Power(running, None)
+        running.create("cached", 1, write_caching="true")
+        when: list[float] = []
+
+        def cut() -> None:
+            when.append(time.monotonic())
+            power.cut(*running.addresses)
+
+        acknowledged = _write_until_cut(power, "cached", cut)
+        running.start(*running.addresses)
+        lost = _lost(power, "cached", acknowledged)
+    kept = acknowledged.keys() - set(lost)
+    assert kept, "flushes in the background should have saved most of them"
+    assert not lost or min(lost) > max(kept)
+    window = max((when[0] - acknowledged[number] for number in lost), default=0.0)
+    evidence.note(
+        "power cut with write.caching",
+        acknowledged=len(acknowledged),
+        lost=len(lost),
+        window_ms=round(1000 * window),
+    )
+
+
+def test_a_disk_that_lies_about_syncs_loses_what_was_acknowledged(tmp_path: Path) -> None:
+    """Without this the tests above could pass because nothing is ever taken away."""
+    with _powered(tmp_path) as running:
+        power = Power(running, None)
+        running.create("t", 1)
+        cluster = running.cluster
+        assert isinstance(cluster, PoweredCluster)
+        for number in running.addresses:
+            cluster.lie(number)
+        acknowledged = _write_until_cut(power, "t", lambda: power.cut(*running.addresses))
+        assert len(acknowledged) > 1000
+        running.start(*running.addresses)
+        assert _lost(power, "t", acknowledged) == sorted(acknowledged)
