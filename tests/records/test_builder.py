@@ -274,3 +274,12 @@ def test_an_emptied_batch_still_tells_its_offsets_and_its_producers_sequence() -
     assert (empty.producer_id, empty.producer_epoch, empty.base_sequence) == (5, 1, 8)
     assert empty.max_timestamp == batch.max_timestamp
     assert list(read_records(empty)) == []
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_an_emptied_batch_has_no_codec(codec: Codec) -> None:
+    batch = build_batch(some_records(3), codec=codec, producer_id=5, producer_epoch=1)
+    empty = empty_like(batch)
+    empty.check_crc()
+    assert not empty.is_compressed
+    assert empty.attributes == batch.attributes - codec

@@ -19,6 +19,7 @@ from tests.storage.batches import (
 from tests.storage.faultdisk import FaultDisk
 
 from tidelog.records import (
+    HEADER_SIZE,
     Batch,
     BatchType,
     Codec,
@@ -27,6 +28,7 @@ from tidelog.records import (
     Term,
     transaction_marker,
 )
+from tidelog.records.batch import seal
 from tidelog.storage import AbortedTransaction, BatchCache, DamagedLog, Log, LogConfig
 
 DAY = 24 * 3_600_000
@@ -288,6 +290,26 @@ def test_the_last_batch_of_a_producer_keeps_its_header() -> None:
     flush(log)
     compact(log)
     assert sorted(each.base_offset for each in read_all(log)) == [3, 5, 6, 7]
+
+
+def test_the_header_that_an_older_release_left_with_a_codec_loses_it() -> None:
+    old = keyed(0, A, producer=5)
+    left = seal(
+        bytearray(HEADER_SIZE),
+        attributes=old.attributes | Codec.GZIP,
+        last_offset_delta=0,
+        base_timestamp=NOON,
+        max_timestamp=NOON,
+        count=0,
+        producer_id=5,
+        producer_epoch=0,
+        base_sequence=0,
+    ).stamp(Offset(0), Term(1))
+    log = closed([[left, keyed(1, A)], [keyed(2, A)]])
+    compact(log)
+    first = read_all(log)[0]
+    assert (first.base_offset, first.count, first.producer_id) == (0, 0, 5)
+    assert not first.is_compressed
 
 
 def test_all_batches_of_ours_keep_their_offsets_and_only_the_newest_snapshot_its_content() -> None:

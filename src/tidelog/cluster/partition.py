@@ -17,7 +17,15 @@ from tidelog.machines import LogStart, Machine, Producers, Standing, UnknownOffs
 from tidelog.raft import events as ev
 from tidelog.raft.epochs import NO_EPOCH
 from tidelog.raft.types import GroupId, Level, NodeId
-from tidelog.records import NO_TERM, NO_TIMESTAMP, Batch, BatchType, Offset, Term
+from tidelog.records import (
+    NO_TERM,
+    NO_TIMESTAMP,
+    Batch,
+    BatchType,
+    Offset,
+    Term,
+    empty_like,
+)
 
 # A compaction begins with a snapshot and a new segment, so it is not done after every write.
 COMPACT_EVERY_MS: Final = 60_000
@@ -308,6 +316,10 @@ class Partition:
                 if varies:
                     # One for the whole batch. Its first offset may lie before the log's start.
                     delta = translation.delta(batch.last_offset)
+                if not batch.count and batch.is_compressed:
+                    # Compaction by an older release left it. A client would try to unpack it, and
+                    # without it a client would never come past a log that ends here.
+                    batch = empty_like(batch)
                 if delta:
                     parts.append(_BASE_OFFSET.pack(batch.base_offset - delta))
                     parts.append(batch.data[8:])

@@ -193,6 +193,11 @@ class Batch:
         return _CODECS[self.attributes & CODEC_MASK]
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether the attributes name a codec, which does not mean that there are records."""
+        return self.attributes & CODEC_MASK != 0
+
+    @property
     def timestamp_type(self) -> TimestampType:
         """Who set the time of the records."""
         return TimestampType((self.attributes & LOG_APPEND_BIT) >> 3)

@@ -6,7 +6,8 @@ by the million go through `arrow.py`.
 
 Rules:
 - A batch that is rewritten keeps its place: base offset, last offset, term, producer, sequence,
-  codec and attributes stay, so offsets, idempotence and transactions do not notice.
+  codec and attributes stay, so offsets, idempotence and transactions do not notice. Only a batch
+  that loses all of its records loses its codec as well.
 - A delete horizon is the time after which the tombstones of a batch may go. As in Kafka it sits in
   the base timestamp field under an attribute bit, and the records count their times from it.
 """
@@ -263,8 +264,12 @@ def filter_batch(
 
 
 def empty_like(batch: Batch) -> Batch:
-    """Return the batch without records, which still tells a producer's last sequence."""
-    return _rebuild(batch, (), batch.base_timestamp, batch.attributes)
+    """Return the batch without records, which still tells a producer's last sequence.
+
+    It has no codec either: Kafka clients unpack whatever the attributes call compressed, and no
+    codec unpacks zero bytes.
+    """
+    return _rebuild(batch, (), batch.base_timestamp, batch.attributes & ~CODEC_MASK)
 
 
 def _rebuild(

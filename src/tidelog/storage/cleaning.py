@@ -11,7 +11,8 @@ Per kind of batch:
   transaction (who knows that no reader needs it any more).
 - transaction markers: stay as long as data of the transaction does, then get a horizon like a
   tombstone.
-- the last batch of each producer id keeps its header, so that sequence numbers survive.
+- the last batch of each producer id keeps its header, so that sequence numbers survive. A header
+  without records names no codec.
 - SNAPSHOT: only the newest keeps its content. PLACEHOLDER: only while it is the last of its
   segment. CONFIGURATION and CHANGELOG (a table's keys are not ours to judge) stay.
 - the last offset of a segment survives, by a placeholder if need be: gaps never cross segments.
@@ -225,7 +226,8 @@ class Cleaner:
         if kept is None:
             if not self.survey.is_last_of_producer(batch):
                 return None
-            return empty_like(batch) if batch.count else batch
+            # An older release left the codec in the headers of empty batches.
+            return empty_like(batch) if batch.count or batch.is_compressed else batch
         if batch.is_transactional:
             self._note_live(batch.producer_id)
         return self._with_horizon(kept) if tombstones else kept
