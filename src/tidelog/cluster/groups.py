@@ -24,7 +24,15 @@ from tidelog.raft.core import Options
 from tidelog.raft.groupset import CorruptBeat
 from tidelog.raft.messages import AppendReply, Message
 from tidelog.raft.types import GroupId, NodeId, Role, Vnode
-from tidelog.storage import BatchCache, Disk, LogConfig, SegmentPool, wall_ms
+from tidelog.storage import (
+    BatchCache,
+    Disk,
+    FileBudget,
+    LogConfig,
+    OpenEnds,
+    SegmentPool,
+    wall_ms,
+)
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +139,7 @@ class Groups:
         beats: Beats,
         disk: Disk,
         cache: BatchCache,
+        files: FileBudget,
     ) -> None:
         self.loop = loop
         self.wire = wire
@@ -138,7 +147,8 @@ class Groups:
         self.beats = beats
         self.cache = cache
         self.disk = disk
-        self.pool = SegmentPool()  # of the closed segments of all logs
+        self.pool = SegmentPool(files.segments)  # of the closed segments of all logs
+        self.ends = OpenEnds(files.ends)  # and of the open ones
         self.tails = TailReads()
         self._hosted: dict[GroupId, Hosted] = {}
         self._touched: dict[GroupId, Hosted] = {}
@@ -194,7 +204,7 @@ class Groups:
         """Let a replica take part that was loaded."""
         replica = hosted.replica
         self.beats.add(hosted.group, replica.core.vnode, self.now())
-        replica.log.share_pool(self.pool)
+        replica.log.share_files(self.pool, self.ends)
         self._hosted[hosted.group] = hosted
         self.touch(hosted)
         replica.start()

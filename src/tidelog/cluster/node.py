@@ -20,8 +20,8 @@ import json
 import logging
 import os
 import random
-import resource
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -58,7 +58,14 @@ from tidelog.raft.messages import Message
 from tidelog.raft.types import GroupId, NodeId, Vnode
 from tidelog.records import NO_OFFSET
 from tidelog.rpc import Limits, Network, RpcError, Unreachable
-from tidelog.storage import BatchCache, LogConfig, RealDisk
+from tidelog.storage import (
+    OPEN_MARKS,
+    BatchCache,
+    FileBudget,
+    LogConfig,
+    RealDisk,
+    raise_file_limit,
+)
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +86,14 @@ class StartFailed(Exception):
     """This node cannot start; the message says what to do."""
 
 
+def file_budget() -> FileBudget:
+    """Raise the limit of this process as far as allowed, and divide it."""
+    try:
+        return FileBudget.of(raise_file_limit())
+    except ValueError as error:
+        raise StartFailed(str(error)) from error
+
+
 class Node:
     def __init__(self, config: NodeConfig, *, limits: Limits | None = None) -> None:
         self.config = config
@@ -96,6 +111,7 @@ class Node:
         self.groups: Groups
         self.executor: Executor
         self.may_lead = True
+        self.files = file_budget()
         self._limits = limits or Limits()
         self._lock: IO[str] | None = None
         self._known_peers: dict[NodeId, Address] = {}
@@ -168,9 +184,11 @@ class Node:
         except StartFailed:
             self._release_directory()
             raise
-        raise_file_limit()
+        OPEN_MARKS.limit(self.files.marks)
         config = self.config
-        self.network = Network(self.id, config.cluster, self, limits=self._limits)
+        peers = min(self._limits.inbound_connections, self.files.peers)
+        limits = replace(self._limits, inbound_connections=peers)
+        self.network = Network(self.id, config.cluster, self, limits=limits)
         self.executor = Executor(self.loop)
         beats = Beats(
             self.id,
@@ -181,7 +199,7 @@ class Node:
         )
         disk = RealDisk(config.data)
         cache = BatchCache(config.cache_bytes)
-        self.groups = Groups(self.loop, self.network, self.executor, beats, disk, cache)
+        self.groups = Groups(self.loop, self.network, self.executor, beats, disk, cache, self.files)
         try:
             await self._enter(kafka)
         except BaseException:
@@ -504,11 +522,3 @@ def _write_identity(path: Path, identity: "dict[str, int]") -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
-
-
-def raise_file_limit() -> None:
-    """Let this process open as many files as the system allows it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

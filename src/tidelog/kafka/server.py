@@ -9,7 +9,7 @@ clients do not read.
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidelog.cluster.model import Address
 from tidelog.kafka.arrivals import Arrivals
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from tidelog.cluster.node import Node
 
 log = logging.getLogger(__name__)
-
-# Connections that wait to be accepted: clients of a whole cluster come at once when a node is back.
-_ACCEPT_BACKLOG: Final = 1024
 
 
 class KafkaServer:
@@ -43,6 +40,8 @@ class KafkaServer:
 
         self.node = node
         self.limits = limits or Limits()
+        # Each connection takes a file descriptor, and the logs of this node need theirs.
+        self.max_connections = min(self.limits.max_connections, node.files.clients)
         self.table = table or default_table()
         self.stats = Stats()
         self.complaints = RateLimited(log)
@@ -69,7 +68,7 @@ class KafkaServer:
             self._accept,
             self._host,
             self._port,
-            backlog=_ACCEPT_BACKLOG,
+            backlog=self.node.files.backlog,  # the clients of a whole cluster may come at once
             start_serving=False,
         )
         port = int(self._listener.sockets[0].getsockname()[1])
@@ -124,12 +123,13 @@ class KafkaServer:
         self._connections.add(connection)
         self.stats.accepted += 1
         self.stats.connections = len(self._connections)
-        if len(self._connections) > self.limits.max_connections:
+        if len(self._connections) > self.max_connections:
             self.stats.refused += 1
             self.complaints.warning(
-                "%s is one more than the %d that are allowed: closed",
+                "%s is closed: %d client connections are allowed with a limit of %d open files",
                 connection,
-                self.limits.max_connections,
+                self.max_connections,
+                self.node.files.limit,
             )
             connection.abort()
         elif self.stopping:

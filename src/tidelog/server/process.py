@@ -60,6 +60,8 @@ class Server:
         stats = self.kafka.stats
         return {
             "connections": stats.connections,
+            "connections_allowed": self.kafka.max_connections,
+            "connections_refused": stats.refused,
             "requests": stats.requests,
             "bytes_in": stats.bytes_in,
             "bytes_out": stats.bytes_out,

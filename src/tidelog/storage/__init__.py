@@ -8,7 +8,10 @@ from tidelog.storage.config import BATCH_COST, LogConfig
 from tidelog.storage.describe import LogDescription, SegmentDescription
 from tidelog.storage.disk import Disk, File, RealDisk
 from tidelog.storage.errors import DamagedLog, LocalError, StorageError
+from tidelog.storage.filebudget import FileBudget, raise_file_limit
 from tidelog.storage.flush import FlushJob
+from tidelog.storage.flushmark import OPEN_MARKS
+from tidelog.storage.handles import OpenEnds
 from tidelog.storage.log import Log, wall_ms
 from tidelog.storage.merging import MergeJob, SweepJob
 from tidelog.storage.segment import SegmentPool
@@ -18,6 +21,7 @@ from tidelog.storage.vote import NO_NODE, Vote, VoteFile
 __all__ = [
     "BATCH_COST",
     "NO_NODE",
+    "OPEN_MARKS",
     "AbortedTransaction",
     "BatchCache",
     "Checkpoint",
@@ -27,12 +31,14 @@ __all__ = [
     "DamagedLog",
     "Disk",
     "File",
+    "FileBudget",
     "FlushJob",
     "LocalError",
     "Log",
     "LogConfig",
     "LogDescription",
     "MergeJob",
+    "OpenEnds",
     "RealDisk",
     "SegmentDescription",
     "SegmentPool",
@@ -43,5 +49,6 @@ __all__ = [
     "SweepJob",
     "Vote",
     "VoteFile",
+    "raise_file_limit",
     "wall_ms",
 ]

@@ -52,6 +52,11 @@ class OpenMarks:
     def __len__(self) -> int:
         return len(self._pool)
 
+    def limit(self, limit: int) -> None:
+        """Hold no more files than this from now on."""
+        with self._lock:
+            self._pool.limit(limit)
+
     def take(self, key: str) -> File | None:
         with self._lock:
             return self._pool.take(key)

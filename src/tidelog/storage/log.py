@@ -33,7 +33,7 @@ from tidelog.storage.config import BATCH_COST, DEFAULT_CONFIG, LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import DamagedLog, LocalError, StorageError
 from tidelog.storage.flush import FlushJob
-from tidelog.storage.handles import Handle
+from tidelog.storage.handles import Handle, OpenEnds
 from tidelog.storage.merging import MergeJob, SweepJob, find_group
 from tidelog.storage.reader import Cut
 from tidelog.storage.recovery import FILE_COST, Recovered, leave_marker, recover, remove_segment
@@ -125,13 +125,13 @@ class Log(ReadableLog):
         self.config = config
         self._tail.configure(config)
 
-    def share_pool(self, pool: SegmentPool) -> None:
-        """Hold closed segments open in a pool that other logs of this thread use as well.
+    def share_files(self, pool: SegmentPool, ends: OpenEnds) -> None:
+        """Hold files open within bounds that all logs of this thread share.
 
-        A log that is opened in another thread begins with a pool of its own, because a pool belongs
+        A log that is opened in another thread begins with bounds of its own, because these belong
         to one thread.
         """
-        self._tail.share(pool)
+        self._tail.share(pool, ends)
 
     @property
     def poisoned(self) -> bool:
@@ -187,7 +187,7 @@ class Log(ReadableLog):
         first = self._chain.locate(Offset(self.flushed + 1))
         segments = [self._chain[number] for number in range(first, len(self._chain))]
         handles: list[Handle | None] = [None] * len(segments)
-        if self._tail.active is not None:
+        if self._tail.active is not None and self._tail.active.handle is not None:
             handles[-1] = self._tail.active.handle.retain()
         checkpoint = self._unsaved >= self.config.recovery_bytes
         return FlushJob(
@@ -217,6 +217,7 @@ class Log(ReadableLog):
             self.flushed = job.upto
             self._point = job.point
         self._tail.shrunk = False
+        self._tail.synced = job.upto >= self.dirty
         if job.checkpoint:
             self._unsaved = 0
             self._tail.keep_index(job.point.segment, job.index)
@@ -282,16 +283,8 @@ class Log(ReadableLog):
             else:
                 self._tail.cut(number, cut, self._clock())
                 if cut.last < first_removed - 1:
-                    self._hold(Offset(first_removed - 1), segment.term)
+                    self._tail.hold(placeholder(Offset(first_removed - 1), segment.term))
         self._fall_to(Offset(first_removed - 1), place)
-
-    def _hold(self, offset: Offset, term: Term) -> None:
-        """Put a placeholder at the end of the active segment."""
-        active = self._tail.active
-        assert active is not None
-        held = placeholder(offset, term)
-        active.file.append([held.data])
-        self._tail.note([held])
 
     def _place_before(self, number: int) -> RecoveryPoint:
         """Return the end of the segment before `number`, which is a closed one."""

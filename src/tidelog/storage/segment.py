@@ -95,20 +95,21 @@ class OpenSegment:
 
     __slots__ = ("_hints", "handle", "index")
 
-    handle: Handle
+    handle: Handle | None  # None while the file is closed for now (`handles.OpenEnds`)
     # None after a restart in the middle of the segment, until somebody needs it: appends do not.
     index: SparseIndex | None
     # Position by the offset a reader will ask for next; saves the walk from the index entry.
     _hints: dict[Offset, int]
 
-    def __init__(self, handle: Handle, index: SparseIndex | None) -> None:
+    def __init__(self, handle: Handle | None, index: SparseIndex | None) -> None:
         self.handle = handle
         self.index = index
         self._hints = {}
 
     @property
     def file(self) -> File:
-        """The file itself."""
+        """The file itself, which must be open."""
+        assert self.handle is not None
         return self.handle.file
 
     def hint(self, offset: Offset, position: int) -> None:
@@ -133,7 +134,9 @@ class OpenSegment:
 
     def close(self) -> None:
         """Let go of the file."""
-        self.handle.release()
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            handle.release()
 
 
 SegmentPool = HandlePool[OpenSegment]

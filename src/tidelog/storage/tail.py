@@ -21,7 +21,8 @@ from tidelog.storage.appending import Run
 from tidelog.storage.chain import Chain
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, File
-from tidelog.storage.handles import Handle
+from tidelog.storage.errors import DamagedLog
+from tidelog.storage.handles import Handle, OpenEnds
 from tidelog.storage.index import SparseIndex, write_index
 from tidelog.storage.reader import Cut
 from tidelog.storage.recovery import remove_segment
@@ -42,6 +43,7 @@ class Tail:
 
     active: OpenSegment | None  # of the last segment; None if the next append begins one
     shrunk: bool  # whether the active file was cut since it was last synced
+    synced: bool  # whether all that was written to the active file is on the disk
 
     def __init__(
         self,
@@ -55,10 +57,12 @@ class Tail:
         self.chain = chain
         self.active = active
         self.shrunk = False
+        self.synced = True
         self._disk = disk
         self._directory = directory
         self._config = config
         self._pool = pool
+        self._ends = OpenEnds()
         # Runs of the append at hand that were begun: what `undo` has to take back.
         self._begun: list[Run] = []
         # The file of the last of them, if it is a new one. An append may bring any number of
@@ -69,15 +73,36 @@ class Tail:
         """Roll by other limits from now on."""
         self._config = config
 
-    def share(self, pool: SegmentPool) -> None:
-        """Keep closed segments open in another pool from now on."""
+    def share(self, pool: SegmentPool, ends: OpenEnds) -> None:
+        """Hold files open within the bounds of a node from now on."""
         self._pool.clear()
         self._pool = pool
+        self._ends = ends
+        if self.active is not None and self.active.handle is not None:
+            ends.opened(self)
+
+    def park(self) -> None:
+        """Close the active file until it is needed."""
+        if self.active is not None:
+            self.active.close()
+
+    def _awake(self) -> OpenSegment:
+        """Return the active segment, its file open."""
+        active, last = self.active, self.chain.last
+        assert active is not None
+        assert last is not None
+        if active.handle is None:
+            try:
+                active.handle = Handle(self._disk.open(last.path))
+            except FileNotFoundError:
+                raise DamagedLog(last.path, 0, last.base, "the file is missing") from None
+            self._ends.opened(self)
+        return active
 
     def open(self, segment: Segment) -> OpenSegment:
         """Return a segment's file and index, from the pool if it is a closed one."""
         if self.active is not None and segment is self.chain.last:
-            return self.active
+            return self._awake()
         opened = self._pool.get(segment.path)
         if opened is None:
             opened = open_segment(self._disk, segment, self._config.index_interval)
@@ -129,6 +154,7 @@ class Tail:
         Before a run that begins a segment the caller calls `sync_shrunk`.
         """
         self._begun = []
+        self.synced = False
         for run in runs:
             self._begun.append(run)
             file = self._create(run) if run.fresh else self._active_file()
@@ -155,8 +181,13 @@ class Tail:
         self._disk.sync_directory(self._directory)
 
     def _active_file(self) -> File:
-        assert self.active is not None
-        return self.active.file
+        return self._awake().file
+
+    def hold(self, held: Batch) -> None:
+        """Put a placeholder at the end of the active segment."""
+        self.synced = False
+        self._active_file().append([held.data])
+        self.note([held])
 
     def _create(self, run: Run) -> File:
         self._close_newest()
@@ -183,6 +214,7 @@ class Tail:
         _count(run.batches, segment, index)
         if file is not None:
             self.active = OpenSegment(Handle(file), index)
+            self._ends.opened(self)
         else:
             segment.max_time = index.max_time
             self._store_index(segment, index)
@@ -199,8 +231,13 @@ class Tail:
             self.store_index()
             index = self.active.index
             self.chain.last.max_time = None if index is None else index.max_time
-            self._pool.put(self.chain.last.path, self.active)
-            self.active = None
+            if self.active.handle is not None:
+                self._pool.put(self.chain.last.path, self.active)
+            self._leave_end()
+
+    def _leave_end(self) -> None:
+        self.active = None
+        self._ends.closed(self)
 
     def encode_index(self) -> bytes | None:
         """Return the index of the active segment as it is now, if it is known."""
@@ -235,7 +272,7 @@ class Tail:
     def sync_shrunk(self) -> None:
         """Sync the active file if it was cut."""
         if self.shrunk and self.active is not None:
-            self.active.file.sync()
+            self._active_file().sync()
         self.shrunk = False
 
     # --- Truncation ------------------------------------------------------------------------------
@@ -273,6 +310,7 @@ class Tail:
         if self.active is None:
             self._pool.take(segment.path)
             self.active = opened
+            self._ends.opened(self)
         opened.forget_hints()
         for position, batch in sound(opened.file, index.cut(cut.position), cut.position, segment):
             index.note(batch, position)
@@ -287,7 +325,7 @@ class Tail:
     def _release_active_of(self, removed: list[Segment]) -> None:
         if self.active is not None and self.chain.last in removed:
             self.active.close()
-            self.active = None
+            self._leave_end()
             self.shrunk = False
 
     def _forget(self, segments: list[Segment]) -> None:
@@ -298,7 +336,7 @@ class Tail:
         """Let go of all files."""
         if self.active is not None:
             self.active.close()
-            self.active = None
+            self._leave_end()
         self._forget(list(self.chain))
 
 
