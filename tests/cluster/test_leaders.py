@@ -119,6 +119,22 @@ class TestTable:
         table = LeaderTable()
         table.claim(ONE, claim(3))
         table.claim(ONE, Claim(GroupId(8), 1, ()))
-        table.keep_only({GROUP, GroupId(9)})
+        table.keep_only({GROUP, GroupId(9)}, 10)
         assert table.get(GROUP) == ONE
         assert table.get(GroupId(8)) is None
+        assert not table.has_led(GroupId(8))
+
+    def test_a_leader_may_be_heard_of_before_its_topic(self) -> None:
+        table = LeaderTable()
+        table.claim(ONE, Claim(GroupId(12), 1, ()))
+        table.keep_only({GROUP}, 10)
+        assert table.get(GroupId(12)) == ONE
+        assert table.has_led(GroupId(12))
+
+    def test_a_group_has_led_though_its_leader_is_gone(self) -> None:
+        table = LeaderTable()
+        assert not table.has_led(GROUP)
+        table.claim(ONE, claim(3))
+        table.lost(GROUP, 4)
+        assert table.get(GROUP) is None
+        assert table.has_led(GROUP)

@@ -290,8 +290,11 @@ class TestReassignment:
         town.do(create("tide", (1, 2)))
         town.do(reassign("tide", 0, 1, 2))
         assert town.state.partition_at("tide", 0).target is None
-        town.do(reassign("tide", 0, 2, 1))  # another preferred leader is a move
-        town.do(reassign("tide", 0, 2, 1))  # and asking for it twice is one
+        town.do(reassign("tide", 0, 2, 1))  # another preferred leader moves nothing
+        assert town.state.partition_at("tide", 0).target is None
+        assert town.state.partition_at("tide", 0).nodes == (2, 1)
+        town.do(reassign("tide", 0, 2))
+        town.do(reassign("tide", 0, 2))  # asking for a move twice is one move
         assert town.refuses(reassign("tide", 0, 1)) is Problem.BUSY
 
     def test_what_cannot_be_moved(self) -> None:

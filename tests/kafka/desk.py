@@ -43,6 +43,8 @@ class QuickController(Controller):
     """Carries commands out at once. `stuck` makes it one that finds no majority."""
 
     stuck = False
+    # Whether the first replica of a new partition leads it at once.
+    elects = True
 
     async def propose(self, command: cmd.Command, timeout: float = 30.0) -> int | None:
         """Apply the command, or wait in vain as long as allowed."""
@@ -51,6 +53,11 @@ class QuickController(Controller):
             raise ClusterError(Problem.TIMEOUT, "no majority")
         await asyncio.sleep(0)
         self._state.apply(internal_batch(BatchType.CHANGELOG, cmd.encode(command)))
+        if self.elects:
+            for _, partition in self._state.partitions():
+                if not self._node.leaders.has_led(partition.group):
+                    claim = Claim(partition.group, 1, partition.nodes)
+                    self._node.leaders.claim(partition.nodes[0], claim)
         return self._state.results[command.token].get()
 
 

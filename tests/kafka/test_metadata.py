@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,21 +12,22 @@ from kio.schema.errors import ErrorCode
 from tests.kafka.desk import Desk, versions
 
 from tidelog.cluster.leaders import Claim
-from tidelog.kafka import metadata
+from tidelog.kafka import fresh, metadata
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
-from tidelog.raft.types import NodeId
+from tidelog.raft.types import GroupId, NodeId
 
 METADATA, DESCRIBE_TOPIC_PARTITIONS = 3, 75
 
 
 def ask(desk: Desk, version: int, topics: list[dict[str, Any]] | None, **fields: Any) -> Any:
-    values = {
-        "topics": topics,
-        "allow_auto_topic_creation": False,
-        "include_cluster_authorized_operations": False,
-        "include_topic_authorized_operations": False,
-    }
-    return desk.ask(METADATA, version, **(values | fields))
+    return desk.ask(METADATA, version, topics=topics, **(QUIET | fields))
+
+
+QUIET = {
+    "allow_auto_topic_creation": False,
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}
 
 
 def named(name: str | None, topic_id: UUID | None = None) -> dict[str, Any]:
@@ -81,8 +83,12 @@ def test_a_replica_that_lags_is_not_in_sync(tmp_path: Path) -> None:
     assert set(topic.partitions[0].offline_replicas) == set()
 
 
-def test_a_dead_leader_and_dead_replicas_are_told(tmp_path: Path) -> None:
+def test_a_dead_leader_and_dead_replicas_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh, "LEADERS_TIMEOUT", 0.01)
     desk = Desk(tmp_path)
+    desk.node.controller.elects = False
     desk.create("t", 1, 3)
     (topic,) = ask(desk, 12, [named("t")]).topics
     assert topic.partitions[0].error_code is ErrorCode.leader_not_available
@@ -94,6 +100,64 @@ def test_a_dead_leader_and_dead_replicas_are_told(tmp_path: Path) -> None:
     assert set(partition.offline_replicas) == {2}
     assert set(partition.isr_nodes) == {1, 3}
     assert {each.node_id for each in answer.brokers} == {1, 3}
+
+
+def test_a_new_topic_is_told_of_with_its_first_leaders(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.node.controller.elects = False
+    desk.create("t", 2, 3)
+
+    async def story() -> Any:
+        asked = asyncio.create_task(desk.asking(METADATA, 9, topics=[named("t")], **QUIET))
+        for index in range(2):
+            await asyncio.sleep(0.05)
+            assert not asked.done()
+            desk.node.lead("t", index, 1)
+        return await asked
+
+    (topic,) = asyncio.run(story()).topics
+    assert [each.leader_id for each in topic.partitions] == [1, 1]
+
+
+def test_a_partition_that_gets_no_leader_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path)
+    desk.node.controller.elects = False
+    desk.create("t")
+    waits = []
+
+    async def waiting(_: Any, topics: Any, timeout: float) -> None:
+        waits.append([topic.name for topic in topics])
+        await asyncio.sleep(timeout)
+
+    monkeypatch.setattr(fresh, "LEADERS_TIMEOUT", 0.01)
+    monkeypatch.setattr(fresh, "led", waiting)
+    for _ in range(3):
+        (topic,) = ask(desk, 9, [named("t")]).topics
+        assert topic.partitions[0].leader_id == -1
+    assert waits == [["t"]]
+
+
+def test_a_node_that_may_be_behind_waits_once_for_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path)
+    desk.node.leaders.claim(NodeId(2), Claim(GroupId(0), 2, ()))  # so that this node is behind
+    waits = []
+
+    async def waiting(_: Any, names: Any) -> None:
+        waits.append(list(names))
+        desk.node.controller.elects = True
+        if waits == [["late", "never"]]:
+            await desk.node.controller.create_topic("late", 1, 1, {})
+
+    monkeypatch.setattr(fresh, "catch_up", waiting)
+    late, never = ask(desk, 9, [named("late"), named("never")]).topics
+    assert (late.error_code, late.partitions[0].leader_id) == (ErrorCode.none, 1)
+    assert never.error_code is ErrorCode.unknown_topic_or_partition
+    ask(desk, 9, [named("never")])
+    assert waits == [["late", "never"], []]
 
 
 def test_a_node_that_is_gone_since_a_moment_is_told_of_and_leads_nothing(tmp_path: Path) -> None:
@@ -114,6 +178,14 @@ def test_topics_by_id(tmp_path: Path) -> None:
     found, missing = ask(desk, 12, [named(None, known), named(None, UUID(int=5))]).topics
     assert (found.error_code, found.name) == (ErrorCode.none, "t")
     assert (missing.error_code, missing.topic_id) == (ErrorCode.unknown_topic_id, UUID(int=5))
+
+
+@pytest.mark.parametrize("name", ["", None, "other"])
+def test_an_id_counts_whatever_name_comes_with_it(tmp_path: Path, name: str | None) -> None:
+    desk = Desk(tmp_path)
+    desk.create("t")
+    (found,) = ask(desk, 13, [named(name, desk.node.state.topics["t"].id)]).topics
+    assert (found.error_code, found.name) == (ErrorCode.none, "t")
 
 
 @pytest.mark.parametrize("version", [10, 11])

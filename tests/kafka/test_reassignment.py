@@ -127,3 +127,11 @@ def test_the_number_of_replicas_changes_only_if_that_is_allowed(desk: Desk) -> N
     assert moving(desk) == {}
     assert alter(desk, 0, [1, 2, 3]).error_code is ErrorCode.none
     assert moving(desk) == {"tides": [(0, (1, 2, 3), (3,), ())]}
+
+
+def test_another_order_of_the_same_replicas_is_no_move_and_holds_at_once(desk: Desk) -> None:
+    assert state(desk).nodes == (1, 2)
+    assert alter(desk, 0, [2, 1]).error_code is ErrorCode.none
+    assert moving(desk) == {}
+    assert state(desk).nodes == (2, 1)
+    assert state(desk).target is None

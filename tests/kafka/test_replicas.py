@@ -30,6 +30,7 @@ from tidelog.raft import events as ev
 from tidelog.raft.types import Level
 
 NOT_HERE = ErrorCode.not_leader_or_follower
+METADATA, CREATE_TOPICS, CREATE_PARTITIONS = 3, 19, 37
 LONG = timedelta(seconds=30)
 
 
@@ -224,5 +225,47 @@ def test_acknowledgements_wait_for_as_many_replicas_as_asked_for(tmp_path: Path)
             assert answer.error_code is ErrorCode.not_enough_replicas
             early = await leader.produce(batch(b"next", producer=(5, 0, 1)), acks=1)
             assert "first batch" in early.error_message, "nobody overtakes one that was refused"
+
+    run(story())
+
+
+def test_any_node_names_leaders_as_soon_as_topics_and_partitions_are_created(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with brokers(tmp_path, 3) as running:
+
+            async def led(partitions: int) -> None:
+                for each in running:
+                    answer = await each.ask(
+                        METADATA,
+                        12,
+                        topics=[{"name": "t", "topic_id": None}],
+                        allow_auto_topic_creation=False,
+                        include_topic_authorized_operations=False,
+                    )
+                    leaders = [part.leader_id for part in answer.topics[0].partitions]
+                    assert len(leaders) == partitions
+                    assert set(leaders) <= {1, 2, 3}
+
+            fresh = {"name": "t", "num_partitions": 12, "replication_factor": 3}
+            created = await running[1].ask(
+                CREATE_TOPICS,
+                7,
+                topics=[fresh | {"assignments": [], "configs": []}],
+                timeout=PATIENCE,
+                validate_only=False,
+            )
+            assert created.topics[0].error_code == ErrorCode.none
+            await led(12)
+            grown = await running[2].ask(
+                CREATE_PARTITIONS,
+                3,
+                topics=[{"name": "t", "count": 24, "assignments": None}],
+                timeout=PATIENCE,
+                validate_only=False,
+            )
+            assert grown.results[0].error_code == ErrorCode.none
+            await led(24)
 
     run(story())

@@ -1,5 +1,6 @@
 """CreateTopics, DeleteTopics and CreatePartitions: what clients may ask, and what they are told."""
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,33 @@ def test_a_client_that_does_not_want_to_wait_gets_its_topic_all_the_same(
 ) -> None:
     (made,) = create(desk, topic("tides", 1, 1), timeout=timedelta(milliseconds=milliseconds))
     assert made.error_code is ErrorCode.none
+
+
+def test_the_answer_waits_for_the_leaders_of_a_new_topic(desk: Desk) -> None:
+    desk.node.controller.elects = False
+
+    async def story() -> Any:
+        asked = asyncio.create_task(
+            desk.asking(
+                CREATE, 7, topics=[topic("tides", 2, 1)], timeout=PATIENCE, validate_only=False
+            )
+        )
+        for index in range(2):
+            await asyncio.sleep(0.05)
+            assert not asked.done()
+            desk.node.lead("tides", index, 1)
+        return await asked
+
+    (made,) = asyncio.run(story()).topics
+    assert made.error_code is ErrorCode.none
+
+
+def test_a_topic_without_leaders_is_answered_before_the_client_gives_up(desk: Desk) -> None:
+    desk.node.controller.elects = False
+    (made,) = create(desk, topic("tides", 1, 1), timeout=timedelta(milliseconds=300))
+    assert made.error_code is ErrorCode.none
+    (grown,) = grow(desk, {"name": "tides", "count": 2}, timeout=timedelta(milliseconds=300))
+    assert grown.error_code is ErrorCode.none
 
 
 # --- DeleteTopics ---------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class Hosting:
             for name in gone:
                 del self._seen[name]
             groups = {partition.group for _, partition in state.partitions()}
-            self._node.leaders.keep_only(groups | {CONTROLLER_GROUP})
+            self._node.leaders.keep_only(groups | {CONTROLLER_GROUP}, state.next_group)
 
     def _reconcile_topic(self, topic: TopicState) -> None:
         config = TopicConfig.from_strings(topic.config, self._node.state.config)

@@ -62,6 +62,8 @@ def _node(value: object) -> NodeId:
 class LeaderTable:
     def __init__(self) -> None:
         self._leaders: dict[GroupId, Leadership] = {}
+        # Groups that had a leader at some time, as far as this node knows.
+        self._led: set[GroupId] = set()
 
     def get(self, group: GroupId) -> NodeId | None:
         found = self._leaders.get(group)
@@ -69,6 +71,10 @@ class LeaderTable:
 
     def leadership(self, group: GroupId) -> Leadership | None:
         return self._leaders.get(group)
+
+    def has_led(self, group: GroupId) -> bool:
+        """Tell whether this group ever had a leader; one that never had is new, or out of sight."""
+        return group in self._led
 
     def claim(self, node: NodeId, claim: Claim) -> bool:
         """Take over what a leader says of itself; tell whether that was news."""
@@ -79,6 +85,7 @@ class LeaderTable:
         if told == known:
             return False
         self._leaders[claim.group] = told
+        self._led.add(claim.group)
         return True
 
     def lost(self, group: GroupId, term: int) -> None:
@@ -87,7 +94,13 @@ class LeaderTable:
         if known is not None and known.term < term:
             del self._leaders[group]
 
-    def keep_only(self, groups: set[GroupId]) -> None:
-        """Forget groups that no longer exist."""
+    def keep_only(self, groups: set[GroupId], next_group: int) -> None:
+        """Forget groups that no longer exist.
+
+        Those from `next_group` on do not exist here yet: leaders tell of themselves directly, which
+        may be quicker than group 0 tells of the topic.
+        """
         for group in self._leaders.keys() - groups:
-            del self._leaders[group]
+            if group < next_group:
+                del self._leaders[group]
+        self._led = {group for group in self._led if group in groups or group >= next_group}

@@ -365,6 +365,11 @@ class ClusterState(Catalog):
             )
         known = {replica.id: replica for replica in goal}
         newcomers = [node for node in command.replicas if node not in known]
+        if not newcomers and len(command.replicas) == len(known):
+            # Only the order of preference changes, and nothing has to be moved for that.
+            ordered = tuple(known[node] for node in command.replicas)
+            self._replace_partition(command.name, replace(partition, replicas=ordered))
+            return
         revision = self._take_revision() if newcomers else 0
         target = tuple(known.get(node) or Vnode(node, revision) for node in command.replicas)
         self._aim(command.name, partition, target)

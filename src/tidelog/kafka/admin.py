@@ -93,6 +93,10 @@ class Deadline:
             )
         return left
 
+    def share(self, most: float) -> float:
+        """Return the seconds that waiting for a nicety may take: half of what is left at most."""
+        return max(0.0, min(most, (self._end - self._clock()) / 2))
+
 
 async def for_each(
     items: Sequence[Item],

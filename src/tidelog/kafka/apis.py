@@ -7,6 +7,7 @@ what is served whole. A new API is one line here.
 from typing import Final
 
 from tidelog.kafka import (
+    acls,
     alterconfigs,
     cluster,
     deleterecords,
@@ -31,11 +32,13 @@ from tidelog.kafka.versions import api_versions
 # API key: oldest version, newest version, handler.
 HANDLERS: Final[dict[int, tuple[int, int, Handler]]] = {
     2: (listoffsets.MIN_VERSION, listoffsets.MAX_VERSION, listoffsets.handle_list_offsets),
-    3: (0, 13, metadata.handle_metadata),
     19: (2, 7, topics.handle_create_topics),
     20: (1, 6, topics.handle_delete_topics),
     21: (0, 2, deleterecords.handle_delete_records),
     23: (epochs.MIN_VERSION, epochs.MAX_VERSION, epochs.handle_offset_for_leader_epoch),
+    29: (1, 3, acls.handle_describe_acls),
+    30: (1, 3, acls.handle_create_acls),
+    31: (1, 3, acls.handle_delete_acls),
     32: (1, 4, describeconfigs.handle_describe_configs),
     33: (0, 2, alterconfigs.handle_alter_configs),
     35: (1, 5, logdirs.handle_describe_log_dirs),
@@ -46,7 +49,6 @@ HANDLERS: Final[dict[int, tuple[int, int, Handler]]] = {
     46: (0, 0, reassignment.handle_list_partition_reassignments),
     60: (0, 2, cluster.handle_describe_cluster),
     61: (0, 0, describeproducers.handle_describe_producers),
-    75: (0, 0, metadata.handle_describe_topic_partitions),
 }
 
 
@@ -58,6 +60,9 @@ def default_table() -> Table:
         Api(0, produce.MIN_VERSION, produce.MAX_VERSION, raw=produce.handle_produce, pipelined=True)
     )
     table.add(Api(1, fetch.MIN_VERSION, fetch.MAX_VERSION, raw=fetch.Fetcher().handle))
+    topology = metadata.MetadataHandlers()
+    table.add(Api(3, 0, 13, topology.metadata))
+    table.add(Api(75, 0, 0, topology.describe_topic_partitions))
     ids = producerids.ProducerIds()
     table.add(Api(22, producerids.MIN_VERSION, producerids.MAX_VERSION, ids.handle))
     table.add(Api(API_VERSIONS, 0, 4, api_versions(table)))

@@ -18,6 +18,8 @@ CREATION_TIMEOUT: Final = 5.0
 # How long it waits for the first leaders of new topics, and how often it looks.
 LEADERS_TIMEOUT: Final = 2.0
 LEADERS_WAIT_S: Final = 0.01
+# Partitions that are looked at before others get a turn on the loop.
+TURN: Final = 1000
 GROUPS_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024)}
 # Enough to spread the groups over the nodes of a small cluster. The number cannot change later,
 # since it decides where each group lives.
@@ -74,16 +76,20 @@ async def known_here(context: Context, name: str) -> TopicState:
         stop()
 
 
-async def led(context: Context, topics: Sequence[TopicState]) -> None:
+async def led(
+    context: Context, topics: Sequence[TopicState], timeout: float = LEADERS_TIMEOUT
+) -> None:
     """Wait a moment until each partition of these new topics has its first leader.
 
     A topic of Kafka has leaders from the moment it exists, and there are clients that ask again
-    only after minutes if they see a partition without one.
+    only after minutes, or never, if they see a partition without one.
     """
-    node = context.node
+    has_led = context.node.leaders.has_led
+    groups = (partition.group for topic in topics for partition in topic.partitions)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LEADERS_TIMEOUT):
-            for topic in topics:
-                for partition in topic.partitions:
-                    while node.leader_of(topic.name, partition.index)[0] is None:
-                        await asyncio.sleep(LEADERS_WAIT_S)
+        async with asyncio.timeout(timeout):
+            for number, group in enumerate(groups, start=1):
+                while not has_led(group):
+                    await asyncio.sleep(LEADERS_WAIT_S)
+                if number % TURN == 0:
+                    await asyncio.sleep(0)

@@ -11,9 +11,10 @@ from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import PartitionState, TopicState, check_topic_name
 from tidelog.kafka import view
 from tidelog.kafka.codec import Answers
-from tidelog.kafka.creation import ensure_topic, led
+from tidelog.kafka.creation import ensure_topic
 from tidelog.kafka.dispatch import Context, Disconnect
 from tidelog.kafka.errors import code_of
+from tidelog.kafka.fresh import Fresh
 from tidelog.kafka.versions import NO_THROTTLE
 
 # Topics that one request may bring into being; the client asks again for the others.
@@ -24,9 +25,29 @@ FIRST_NAMELESS: Final = 12
 MAX_DESCRIBED: Final = 2000
 
 
-async def handle_metadata(context: Context, request: Any) -> Any:
+class MetadataHandlers:
+    """What clients learn from one listener."""
+
+    def __init__(self) -> None:
+        self._fresh = Fresh()
+
+    async def metadata(self, context: Context, request: Any) -> Any:
+        if request.topics and not _may_create(context, request):
+            names = [each.name for each in request.topics if each.name]
+            await self._fresh.known(context, names)
+        wanted = await _wanted(context, request)
+        there = [topic for topic in wanted if isinstance(topic, TopicState)]
+        await self._fresh.led(context, there)
+        return _metadata(context, request, wanted)
+
+    async def describe_topic_partitions(self, context: Context, request: Any) -> Any:
+        """Describe topics page by page: the cursor of an answer is where the next one goes on."""
+        await self._fresh.known(context, [topic.name for topic in request.topics])
+        return _describe(context, request)
+
+
+def _metadata(context: Context, request: Any, wanted: "list[TopicState | Missing]") -> Any:
     answers = Answers.to(request)
-    wanted = await _wanted(context, request)
     _check_knows(context, request, wanted)
     topics = [_topic(context, answers, request, topic) for topic in wanted]
     return answers(
@@ -92,35 +113,34 @@ async def _wanted(context: Context, request: Any) -> list[TopicState | Missing]:
         return [topic for _, topic in sorted(state.topics.items())]
     found: list[TopicState | Missing] = []
     seen: set[str | UUID] = set()
-    created: list[TopicState | Missing] = []
+    created = 0
     for each in asked:
-        topic_id: Any = getattr(each, "topic_id", None)
-        key = topic_id if each.name is None else each.name
+        # An id counts before a name: Java's clients send an empty name with it, others null.
+        topic_id: UUID | None = getattr(each, "topic_id", None)
+        key = topic_id or each.name
         if key is None or key in seen:
             continue
         seen.add(key)
-        if each.name is None:
+        if topic_id is not None:
             by_id = state.topics_by_id.get(topic_id)
             # Answers could not leave the name out at first, though requests could.
             no_name = None if request.__version__ >= FIRST_NAMELESS else ""
             found.append(by_id or Missing(no_name, topic_id, ErrorCode.unknown_topic_id))
         elif (by_name := state.topics.get(each.name)) is not None:
             found.append(by_name)
-        elif len(created) < MAX_CREATED:
-            created.append(await _absent(context, request, each.name))
-            found.append(created[-1])
+        elif created < MAX_CREATED:
+            created += 1
+            found.append(await _absent(context, request, each.name))
         else:
             found.append(Missing(each.name, None, ErrorCode.leader_not_available))
-    await led(context, [topic for topic in created if isinstance(topic, TopicState)])
     return found
 
 
 async def _absent(context: Context, request: Any, name: str) -> TopicState | Missing:
     """Create a topic that is not there if the client wants it and the cluster allows it."""
-    allowed = getattr(request, "allow_auto_topic_creation", True)
     try:
         check_topic_name(name)
-        if not allowed or not _creates_topics(context):
+        if not _may_create(context, request):
             return Missing(name, None, ErrorCode.unknown_topic_or_partition)
         return await ensure_topic(context, name)
     except ClusterError as error:
@@ -129,8 +149,10 @@ async def _absent(context: Context, request: Any, name: str) -> TopicState | Mis
         return Missing(name, None, code_of(error))
 
 
-def _creates_topics(context: Context) -> bool:
-    return ClusterConfig.from_strings(context.node.state.config).auto_create_topics
+def _may_create(context: Context, request: Any) -> bool:
+    """Tell whether the client wants a missing topic to be created, and the cluster allows it."""
+    allowed: bool = getattr(request, "allow_auto_topic_creation", True)
+    return allowed and ClusterConfig.from_strings(context.node.state.config).auto_create_topics
 
 
 def _topic(context: Context, answers: Answers, request: Any, topic: TopicState | Missing) -> Any:
@@ -171,8 +193,7 @@ def _partition(
 # --- DescribeTopicPartitions ----------------------------------------------------------------------
 
 
-async def handle_describe_topic_partitions(context: Context, request: Any) -> Any:
-    """Describe topics page by page: the cursor of an answer is where the next request goes on."""
+def _describe(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
     left = max(1, min(request.response_partition_limit, MAX_DESCRIBED))
     topics: list[Any] = []

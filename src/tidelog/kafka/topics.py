@@ -19,6 +19,7 @@ from tidelog.kafka.admin import (
     tried,
 )
 from tidelog.kafka.codec import Answers
+from tidelog.kafka.creation import led
 from tidelog.kafka.describeconfigs import SOURCES
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused
@@ -28,6 +29,9 @@ from tidelog.raft.types import NodeId
 # Kafka's "as many as the cluster's default says", and its "I do not tell".
 DEFAULT: Final = -1
 UNKNOWN: Final = -1
+# How long a new topic's answer waits for leaders. They are elected within a second, unless a
+# majority of the replicas is down.
+LEADERS_TIMEOUT: Final = 5.0
 _TWICE: Final = Outcome(
     ErrorCode.invalid_request, "the request names this topic twice: name it once"
 )
@@ -40,19 +44,27 @@ async def handle_create_topics(context: Context, request: Any) -> Any:
     deadline = Deadline(request.timeout)
     twice = named_twice(topic.name for topic in request.topics)
 
-    async def work(topic: Any) -> Any:
+    async def work(topic: Any) -> tuple[Any, TopicState | None]:
         if topic.name in twice:
-            return _created(context, answers, topic.name, None, _TWICE)
+            return _created(context, answers, topic.name, None, _TWICE), None
         made, outcome = await tried(_create(context, topic, request.validate_only, deadline))
-        return _created(context, answers, topic.name, made, outcome)
+        return _created(context, answers, topic.name, made, outcome), made
 
     # One after the other: where the partitions of a topic go depends on those that are there.
     once = {topic.name: topic for topic in bounded(request.topics)}
+    results = await for_each(list(once.values()), work, parallel=1)
+    if not request.validate_only:
+        await _led(context, [made for _, made in results if made is not None], deadline)
     return answers(
         "CreateTopicsResponse",
         throttle_time=NO_THROTTLE,
-        topics=tuple(await for_each(list(once.values()), work, parallel=1)),
+        topics=tuple(result for result, _ in results),
     )
+
+
+async def _led(context: Context, topics: Sequence[TopicState], deadline: Deadline) -> None:
+    """Let the answer wait for leaders, for as long as the client waits for the answer."""
+    await led(context, topics, deadline.share(LEADERS_TIMEOUT))
 
 
 async def _create(
@@ -219,26 +231,32 @@ async def handle_create_partitions(context: Context, request: Any) -> Any:
     twice = named_twice(topic.name for topic in request.topics)
     await catch_up(context, (topic.name for topic in request.topics))
 
-    async def work(topic: Any) -> Any:
-        outcome = _TWICE
+    async def work(topic: Any) -> tuple[Any, TopicState | None]:
+        grown, outcome = None, _TWICE
         if topic.name not in twice:
-            _, outcome = await tried(_grow(context, topic, request.validate_only, deadline))
-        return answers(
+            grown, outcome = await tried(_grow(context, topic, request.validate_only, deadline))
+        result = answers(
             "CreatePartitionsTopicResult",
             name=topic.name,
             error_code=outcome.code,
             error_message=outcome.message,
         )
+        return result, grown
 
     once = {topic.name: topic for topic in bounded(request.topics)}
+    results = await for_each(list(once.values()), work, parallel=1)
+    if not request.validate_only:
+        await _led(context, [grown for _, grown in results if grown is not None], deadline)
     return answers(
         "CreatePartitionsResponse",
         throttle_time=NO_THROTTLE,
-        results=tuple(await for_each(list(once.values()), work, parallel=1)),
+        results=tuple(result for result, _ in results),
     )
 
 
-async def _grow(context: Context, topic: Any, validate_only: bool, deadline: Deadline) -> None:
+async def _grow(
+    context: Context, topic: Any, validate_only: bool, deadline: Deadline
+) -> TopicState:
     known = context.node.state.topics.get(topic.name)
     refuse_internal(topic.name, known, "given more partitions: its groups would be lost")
     assignment = None
@@ -246,7 +264,7 @@ async def _grow(context: Context, topic: Any, validate_only: bool, deadline: Dea
         assignment = [_nodes(each) for each in topic.assignments]
         if known is not None:
             _check_widths(assignment, known.replication_factor)
-    await context.node.controller.add_partitions(
+    return await context.node.controller.add_partitions(
         topic.name,
         topic.count,
         assignment=assignment,

@@ -11,6 +11,8 @@ from tidelog.kafka.codec import API_VERSIONS, Answers
 from tidelog.kafka.dispatch import Api, Context, Handler, Table
 
 NO_THROTTLE: Final = timedelta(0)
+# Kafka's features that clients look for: level, and the API that comes with it.
+_FEATURES: Final = {"group.version": (1, 68)}
 # What a client may call itself (KIP-511).
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
@@ -26,23 +28,29 @@ def api_versions(table: Table) -> Handler:
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             error = ErrorCode.invalid_request
-        state = context.node.state
+        # The cluster's own features are its nodes' affair and mean nothing to clients.
+        features = [
+            (name, level)
+            for name, (level, api_key) in _FEATURES.items()
+            if table.get(api_key) is not None and answers.has("SupportedFeatureKey", "name")
+        ]
         return _answer(
             answers,
             error,
             table if error is ErrorCode.none else (),
             supported_features=tuple(
-                answers("SupportedFeatureKey", name=name, min_version=1, max_version=level)
-                for name, level in sorted(state.features.items())
-                if level > 0 and answers.has("SupportedFeatureKey", "name")
+                answers("SupportedFeatureKey", name=name, min_version=level, max_version=level)
+                for name, level in features
             ),
-            finalized_features_epoch=state.version,
+            finalized_features_epoch=context.node.state.version,
             finalized_features=tuple(
                 answers(
-                    "FinalizedFeatureKey", name=name, min_version_level=1, max_version_level=level
+                    "FinalizedFeatureKey",
+                    name=name,
+                    min_version_level=level,
+                    max_version_level=level,
                 )
-                for name, level in sorted(state.features.items())
-                if level > 0 and answers.has("FinalizedFeatureKey", "name")
+                for name, level in features
             ),
         )
 

@@ -151,7 +151,6 @@ def test_a_change_of_subscription_or_topics_divides_the_work_anew() -> None:
 
 def test_a_pattern_follows_topics_as_they_come() -> None:
     world = World(topics=Topics(orders_a=1, bills=1))
-    world.topics.set("__orders_internal", 1, internal=True)
     only = Consumer(world, "a", topics=None, regex=".*orders.*")
     assert only.owned == world.topics.all_of("orders_a")
     world.topics.set("orders_b", 2)
@@ -160,6 +159,12 @@ def test_a_pattern_follows_topics_as_they_come() -> None:
     only.beat(topics=("bills",), regex="")
     only.beat()
     assert only.owned == world.topics.all_of("bills")
+
+
+def test_a_pattern_means_internal_topics_as_well() -> None:
+    world = World(topics=Topics(__consumer_offsets=1, bills=1))
+    only = Consumer(world, "a", topics=None, regex=".*offsets")
+    assert only.owned == world.topics.all_of("__consumer_offsets")
 
 
 def test_a_pattern_that_cannot_be_read_is_refused_with_a_reason() -> None:

@@ -35,11 +35,11 @@ class Topics:
         for name, partitions in sizes.items():
             self.set(name, partitions)
 
-    def set(self, name: str, partitions: int, *, internal: bool = False) -> Topic:
+    def set(self, name: str, partitions: int) -> Topic:
         """Create a topic, or give it more partitions."""
         known = self._topics.get(name)
         topic_id = UUID(int=next(self._ids)) if known is None else known.id
-        self._topics[name] = Topic(name, topic_id, partitions, internal)
+        self._topics[name] = Topic(name, topic_id, partitions)
         self.version += 1
         return self._topics[name]
 

@@ -248,7 +248,7 @@ class ConsumerGroup:
         patterns = {m.pattern.text: m.pattern for m in self.members.values() if m.pattern}
         if patterns:
             for topic in self._topics.topics():
-                if not topic.internal and any(p.matches(topic.name) for p in patterns.values()):
+                if any(pattern.matches(topic.name) for pattern in patterns.values()):
                     found[topic.name] = topic
         return found
 

@@ -333,7 +333,7 @@ class ClusterTopics:
 
 
 def _topic(state: TopicState) -> Topic:
-    return Topic(state.name, state.id, len(state.partitions), state.internal)
+    return Topic(state.name, state.id, len(state.partitions))
 
 
 def _deliver(answer: Answer) -> None:

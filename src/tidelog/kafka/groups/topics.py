@@ -17,7 +17,6 @@ class Topic:
     name: str
     id: UUID
     partitions: int
-    internal: bool = False
 
 
 class TopicSource(Protocol):
@@ -35,10 +34,8 @@ class TopicSource(Protocol):
 
 
 def matching(pattern: TopicPattern, topics: Mapping[str, Topic]) -> frozenset[UUID]:
-    """Return the topics that a pattern means. Internal ones are read by name only."""
-    return frozenset(
-        topic.id for topic in topics.values() if not topic.internal and pattern.matches(topic.name)
-    )
+    """Return the topics that a pattern means: internal ones as well, as with Kafka."""
+    return frozenset(topic.id for topic in topics.values() if pattern.matches(topic.name))
 
 
 def hash_topics(topics: Iterable[Topic]) -> int:
