@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bench._clients import Load
 from bench._clusters import Cluster
-from bench._compare import BULK, MILLION, PARTITIONS, Row, Values, compare
+from bench._compare import BULK, MILLION, PARTITIONS, SINGLE, Row, Values, compare
 from bench._machine import Meter
 
 NAME = "produce"
@@ -65,7 +65,7 @@ class Produce:
         return (QUICK_RECORDS if quick else RECORDS)[self.size]
 
     def _settings(self) -> Mapping[str, str]:
-        batching = {"batch.size": "1", "linger.ms": "0"} if self.single else {}
+        batching = SINGLE if self.single else {}
         # The client's default: it numbers its batches wherever the acknowledgements allow it.
         idempotence = "true" if self.acks == "all" else "false"
         return {**BULK, "acks": self.acks, "enable.idempotence": idempotence, **batching}

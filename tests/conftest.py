@@ -1,10 +1,9 @@
-"""What every test shares: three flags, the settings of property tests, a word on stale builds."""
+"""What every test shares: two flags, the settings of property tests, a word on stale builds."""
 
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.evidence import Evidence
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 
@@ -22,15 +21,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="write what happens now into tests/scripts/*.txt"
     )
-    parser.addoption(
-        "--evidence", type=Path, metavar="FILE", help="add what tests counted to this file"
-    )
-
-
-@pytest.fixture
-def evidence(request: pytest.FixtureRequest) -> Evidence:
-    """Where a test notes what it counted."""
-    return Evidence(request.node.nodeid, request.config.getoption("--evidence"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,26 +1,24 @@
-"""What tests measured, kept for the page that says how Tidelog was tested.
+"""What tests counted, kept for the page that says how Tidelog was tested.
 
-A test that counts something worth telling (writes, faults, losses) notes it with the `evidence`
-fixture. With `--evidence FILE` each note becomes a line of JSON in that file; without, it goes
-nowhere. `python -m tools.evidence` collects them.
+A test that counts something worth telling (writes, faults, losses) notes it here. If
+`TIDELOG_EVIDENCE` names a file, each note becomes a line of JSON in it. `make evidence` sets it and
+turns the lines into `docs/evidence.md`.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
 from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "TIDELOG_EVIDENCE"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Where one test notes what it counted."""
-
-    test: str
-    path: Path | None
-
-    def note(self, what: str, **figures: int | str) -> None:
-        print(f"evidence: {what}:", ", ".join(f"{name} {figures[name]}" for name in figures))
-        if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps({"what": what, "test": self.test, **figures}) + "\n")
+def note(what: str, **figures: int | str) -> None:
+    """Keep what the running test counted."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]
+        with Path(path).open("a") as file:
+            file.write(json.dumps({"what": what, "test": test, **figures}) + "\n")

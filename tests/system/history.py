@@ -23,11 +23,31 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 FAULTS_SHOWN = 20
 
 # Offset and value of every record of a partition, in order, for each partition.
 Logs = Mapping[int, Sequence[tuple[int, bytes]]]
+
+
+# What a fault is called: by the names of Jepsen's checker for Kafka where it has one.
+KINDS = {
+    "lost-write": "an acknowledged record is not in the log, or a record that was read is gone",
+    "duplicate": "one record is in the log twice",
+    "inconsistent-offsets": "two records were seen at one offset, or the log skips an offset",
+    "nonmonotonic-send": "two records of one writer are in the log in the wrong order",
+    "nonmonotonic-poll": "a reader was given an offset that it already had",
+    "poll-skip": "a reader was not given an offset",
+    "real-time": "a record was written after a later offset was known",
+    "end-taken-back": "a partition was said to end before an offset that was known",
+    "phantom": "the log has a record that no client wrote there",
+}
+
+
+class Fault(NamedTuple):
+    kind: str
+    text: str
 
 
 @dataclass(slots=True)
@@ -123,12 +143,12 @@ class History:
 def check(history: History, logs: Logs) -> None:
     """Raise if the logs, read when all was over, do not explain the history."""
     faults = list(find_faults(history, logs))
-    shown = "\n".join(faults[:FAULTS_SHOWN])
+    shown = "\n".join(f"{each.kind}: {each.text}" for each in faults[:FAULTS_SHOWN])
     assert not faults, f"{len(faults)} faults in this history:\n{shown}"
 
 
-def find_faults(history: History, logs: Logs) -> Iterator[str]:
-    """Yield a sentence for everything that cannot be."""
+def find_faults(history: History, logs: Logs) -> Iterator[Fault]:
+    """Yield everything that cannot be."""
     for partition, log in logs.items():
         yield from _log_faults(history, partition, log)
         yield from _order_faults(history, partition, log)
@@ -137,37 +157,49 @@ def find_faults(history: History, logs: Logs) -> Iterator[str]:
     for partition, ends in history.ends.items():
         for end in ends:
             if end.told <= end.floor:
-                yield (
+                yield Fault(
+                    "end-taken-back",
                     f"partition {partition} was said to end at {end.told}"
-                    f" when its offset {end.floor} was known"
+                    f" when its offset {end.floor} was known",
                 )
 
 
 def _log_faults(
     history: History, partition: int, log: Sequence[tuple[int, bytes]]
-) -> Iterator[str]:
+) -> Iterator[Fault]:
     seen: dict[bytes, int] = {}
     for place, (offset, value) in enumerate(log):
         if offset != place:
-            yield f"partition {partition} has offset {offset} in place {place}"
+            yield Fault(
+                "inconsistent-offsets",
+                f"partition {partition} has offset {offset} in place {place}",
+            )
         if value in seen:
-            yield f"{value!r} is at {seen[value]} and at {offset} of partition {partition}"
+            yield Fault(
+                "duplicate",
+                f"{value!r} is at {seen[value]} and at {offset} of partition {partition}",
+            )
         seen[value] = offset
         write = history.writes.get(value)
         if write is None:
-            yield f"nobody wrote {value!r}, which is at {offset} of partition {partition}"
+            yield Fault(
+                "phantom", f"nobody wrote {value!r}, which is at {offset} of partition {partition}"
+            )
         elif write.partition != partition:
-            yield f"{value!r} was written to {write.partition} and is in {partition}"
+            yield Fault(
+                "phantom", f"{value!r} was written to {write.partition} and is in {partition}"
+            )
         elif offset <= write.floor:
-            yield (
+            yield Fault(
+                "real-time",
                 f"{value!r} is at {offset} of partition {partition},"
-                f" but {write.floor} was known before it was written"
+                f" but {write.floor} was known before it was written",
             )
 
 
 def _order_faults(
     history: History, partition: int, log: Sequence[tuple[int, bytes]]
-) -> Iterator[str]:
+) -> Iterator[Fault]:
     """Compare the order in the log with the one in which each writer began its writes."""
     places = {value: place for place, value in enumerate(history.writes)}
     last: dict[str, tuple[int, bytes]] = {}
@@ -178,14 +210,15 @@ def _order_faults(
             continue
         before = last.get(write.writer)
         if before is not None and before[0] > places[value]:
-            yield (
+            yield Fault(
+                "nonmonotonic-send",
                 f"{write.writer} wrote {value!r} before {before[1]!r},"
-                f" but partition {partition} has it after"
+                f" but partition {partition} has it after",
             )
         last[write.writer] = (places[value], value)
 
 
-def _write_faults(history: History, logs: Logs) -> Iterator[str]:
+def _write_faults(history: History, logs: Logs) -> Iterator[Fault]:
     found = {partition: dict(log) for partition, log in logs.items()}
     if history.relaxed and history.leaders_die:
         yield from _moved_writes(history, logs)
@@ -196,35 +229,49 @@ def _write_faults(history: History, logs: Logs) -> Iterator[str]:
             continue
         place = (write.partition, write.offset)
         if place in taken:
-            yield f"{write.value!r} and {taken[place]!r} were both acknowledged at {place}"
+            yield Fault(
+                "inconsistent-offsets",
+                f"{write.value!r} and {taken[place]!r} were both acknowledged at {place}",
+            )
         taken[place] = write.value
         there = found.get(write.partition, {}).get(write.offset)
         if there is None:
-            yield f"{write.value!r}, acknowledged at {place}, is lost"
+            yield Fault("lost-write", f"{write.value!r}, acknowledged at {place}, is lost")
         elif there != write.value:
-            yield f"{write.value!r} was acknowledged at {place}, where {there!r} is"
+            yield Fault(
+                "inconsistent-offsets",
+                f"{write.value!r} was acknowledged at {place}, where {there!r} is",
+            )
 
 
-def _moved_writes(history: History, logs: Logs) -> Iterator[str]:
+def _moved_writes(history: History, logs: Logs) -> Iterator[Fault]:
     for partition, log in logs.items():
         for offset, value in log:
             write = history.writes.get(value)
             if write is not None and write.offset not in (None, offset):
                 at = f"{write.offset} of {partition}"
-                yield f"{value!r} was acknowledged at {at}, not at {offset}"
+                yield Fault(
+                    "inconsistent-offsets", f"{value!r} was acknowledged at {at}, not at {offset}"
+                )
 
 
-def _reader_faults(history: History, logs: Logs) -> Iterator[str]:
+def _reader_faults(history: History, logs: Logs) -> Iterator[Fault]:
     for (reader, partition), reads in history.reads.items():
         log = logs.get(partition, ())
         for place, read in enumerate(reads):
             if read.offset != place:
-                yield f"{reader} was given {read.offset} of partition {partition} as its {place}."
+                kind = "poll-skip" if read.offset > place else "nonmonotonic-poll"
+                text = f"{reader} was given {read.offset} of partition {partition} as its {place}."
+                yield Fault(kind, text)
                 break
             if place >= len(log):
-                yield f"{reader} read {read.value!r} at {place} of {partition}, and it is gone"
+                yield Fault(
+                    "lost-write",
+                    f"{reader} read {read.value!r} at {place} of {partition}, and it is gone",
+                )
             elif log[place][1] != read.value:
-                yield (
+                yield Fault(
+                    "inconsistent-offsets",
                     f"{reader} read {read.value!r} at {place} of partition {partition},"
-                    f" where {log[place][1]!r} is"
+                    f" where {log[place][1]!r} is",
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.system.history import History, Logs, check, find_faults
+from tests.system.history import KINDS, History, Logs, check, find_faults
 
 LOG = [(0, b"a"), (1, b"b"), (2, b"c")]
 
@@ -28,7 +28,8 @@ def faults(history: History, logs: Logs) -> str:
     assert found
     with pytest.raises(AssertionError, match=f"{len(found)} faults"):
         check(history, logs)
-    return "\n".join(found)
+    assert {each.kind for each in found} <= KINDS.keys()
+    return "\n".join(each.text for each in found)
 
 
 def test_an_honest_history_is_believed() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
-from tests.evidence import Evidence
+from tests import evidence
 from tests.system.power import Power, PoweredCluster
 from tests.system.system import System, system
 from tests.system.workload import EAGER, LOG, Workload
@@ -49,23 +49,19 @@ def _powered(data: Path) -> Any:
     return system(data, prepared=cluster)
 
 
-def under_load(
-    power: Power, evidence: Evidence, work: Workload, hurt: Callable[[Workload], None]
-) -> None:
+def under_load(power: Power, work: Workload, hurt: Callable[[Workload], None]) -> None:
     with work.running():
         hurt(work)
         assert not work.history.failures()
     evidence.note(
         "power cuts",
-        client="librdkafka, idempotent, acks=all",
         cuts=power.cuts,
         bytes_lost=power.bytes_lost,
         acknowledged=work.history.acknowledged(),
-        anomalies=0,  # `running` raises if the history has any
     )
 
 
-def test_all_nodes_lose_power_at_once(power: Power, evidence: Evidence) -> None:
+def test_all_nodes_lose_power_at_once(power: Power) -> None:
     cluster = power.system
     cluster.create("t", PARTITIONS)
 
@@ -74,10 +70,10 @@ def test_all_nodes_lose_power_at_once(power: Power, evidence: Evidence) -> None:
             power.cycle(*cluster.addresses)
             work.progress()
 
-    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+    under_load(power, Workload(cluster, "t", PARTITIONS), hurt)
 
 
-def test_nodes_lose_power_one_after_the_other(power: Power, evidence: Evidence) -> None:
+def test_nodes_lose_power_one_after_the_other(power: Power) -> None:
     cluster = power.system
     cluster.create("t", PARTITIONS)
 
@@ -86,10 +82,10 @@ def test_nodes_lose_power_one_after_the_other(power: Power, evidence: Evidence) 
             power.cycle(number)
             work.progress()
 
-    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+    under_load(power, Workload(cluster, "t", PARTITIONS), hurt)
 
 
-def test_power_fails_while_leaders_are_elected(power: Power, evidence: Evidence) -> None:
+def test_power_fails_while_leaders_are_elected(power: Power) -> None:
     """One node goes, and the other two while they vote: terms and votes must have been durable."""
     cluster = power.system
     cluster.create("t", PARTITIONS)
@@ -104,11 +100,11 @@ def test_power_fails_while_leaders_are_elected(power: Power, evidence: Evidence)
             cluster.start(*cluster.addresses)
             work.progress()
 
-    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+    under_load(power, Workload(cluster, "t", PARTITIONS), hurt)
 
 
 @pytest.mark.slow
-def test_power_fails_again_and_again(power: Power, evidence: Evidence) -> None:
+def test_power_fails_again_and_again(power: Power) -> None:
     cluster = power.system
     cluster.create("t", PARTITIONS)
     chance = random.Random(SEED)
@@ -123,10 +119,10 @@ def test_power_fails_again_and_again(power: Power, evidence: Evidence) -> None:
             cluster.start(*several)
             work.progress(chance.choice((1, 100, 500)))
 
-    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+    under_load(power, Workload(cluster, "t", PARTITIONS), hurt)
 
 
-def test_power_fails_while_logs_are_compacted(power: Power, evidence: Evidence) -> None:
+def test_power_fails_while_logs_are_compacted(power: Power) -> None:
     """A compacted log has snapshots and merges as well; a last value per key must survive all."""
     cluster = power.system
     cluster.create("compacted", 1, **COMPACTED)
@@ -143,7 +139,7 @@ def test_power_fails_while_logs_are_compacted(power: Power, evidence: Evidence) 
             work.progress()
         told.check()
 
-    under_load(power, evidence, Workload(cluster, "t", PARTITIONS), hurt)
+    under_load(power, Workload(cluster, "t", PARTITIONS), hurt)
 
 
 class _Values:
@@ -226,7 +222,7 @@ def _lost(power: Power, topic: str, acknowledged: dict[int, float]) -> list[int]
     return sorted(acknowledged.keys() - found)
 
 
-def test_cached_writes_are_lost_from_the_end_alone(tmp_path: Path, evidence: Evidence) -> None:
+def test_cached_writes_are_lost_from_the_end_alone(tmp_path: Path) -> None:
     """`write.caching` acknowledges from memory: a cut of all nodes takes the newest, and no others.
 
     How long before the cut the oldest lost write was acknowledged is noted, not judged: how soon a

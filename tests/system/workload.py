@@ -25,6 +25,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
+from tests import evidence
 from tests.system.history import History, check
 from tests.system.system import PATIENCE, System, until
 
@@ -98,6 +99,7 @@ class Workload:
     @contextlib.contextmanager
     def running(self) -> Iterator[Workload]:
         """Write and read while the block lasts, then check everything."""
+        began = time.monotonic()
         for thread in (*self._writers, *self._readers, self._asker):
             thread.start()
         try:
@@ -113,6 +115,16 @@ class Workload:
             self._stop_writing.set()
         self._join([*self._readers, self._asker])
         check(self.history, logs)
+        history = self.history
+        evidence.note(
+            "history",
+            client=f"librdkafka, acks={self._producer['acks']}",
+            seconds=round(time.monotonic() - began),
+            acknowledged=history.acknowledged(),
+            failed=len(history.failures()),
+            read=sum(map(len, history.reads.values())),
+            ends=sum(map(len, history.ends.values())),
+        )
 
     def progress(self, writes: int = 100) -> None:
         """Wait until this many more writes are acknowledged."""
