@@ -6,8 +6,9 @@ claims about the command. Claims about the simulator itself are in tests/sim.
 
 import io
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from rich.console import Console
@@ -18,6 +19,7 @@ import tidelog.sim
 from tidelog.cli import progress as progress_module
 from tidelog.cli.app import app
 from tidelog.cli.progress import Progress
+from tidelog.sim import Past, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,10 @@ class FakeReport:
     failure: str | None
     events: int
     summary: str
+    digest: str = "same"
+    happenings: int = 8
+    happened: dict[str, int] = field(default_factory=lambda: {"crash": 2, "wipe": 1})
+    judged: dict[str, int] = field(default_factory=lambda: {"invariant 1": 7})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +40,44 @@ class FakePlant:
     name: str
     description: str
 
+    def is_caught_by(self, failure: str) -> bool:
+        return failure.startswith("committed")
+
 
 class FakeSimulator:
-    """Seeds in `bad` fail, seeds in `broken` raise, and a planted bug is caught from seed 3 on."""
+    """Seeds in `bad` fail, seeds in `broken` raise, and a planted bug is caught from seed 3 on.
+
+    A bad world fails as long as happening 5 is there. Seeds in `moody` are another world each time.
+    """
 
     def __init__(self) -> None:
         self.bad: set[int] = set()
         self.broken: set[int] = set()
+        self.moody: set[int] = set()
+        self.caught_from = 3  # in each thousand
         self.ran: list[int] = []
+        self._runs: Counter[int] = Counter()
 
-    def run_seed(
-        self, seed: int, *, plant: str | None = None, trace: Callable[[str], None] | None = None
-    ) -> FakeReport:
+    def run_plan(self, plan: Plan, *, trace: Callable[[str], None] | None = None) -> FakeReport:
+        seed = plan.seed
         self.ran.append(seed)
+        self._runs[seed] += 1
+        mood = self._runs[seed] if seed in self.moody else 0
         if trace is not None:
             trace(f"t=0 world {seed} begins")
+            trace(f"t=1 mood {mood}")
         if seed in self.broken:
             raise KeyError("a bug of the simulator")
-        failed = seed in self.bad or (plant is not None and seed >= 3)
+        failed = seed in self.bad and 5 not in plan.skip
+        if plan.plant is not None:
+            failed = seed % 1_000 >= self.caught_from
         return FakeReport(
             seed=seed,
             ok=not failed,
             failure="committed went back from 7 to 5 on node 2" if failed else None,
-            events=1000,
+            events=dict(plan.knobs).get("chaos_events", 1000),
             summary="1000 events, 3 nodes",
+            digest=f"digest {mood}",
         )
 
 
@@ -68,8 +88,9 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> FakeSimulator:
         "commit-on-dirty": FakePlant("commit-on-dirty", "count dirty entries as committed"),
         "trailing-ghost": FakePlant("trailing-ghost", "end a recovery read with a ghost"),
     }
-    monkeypatch.setattr(tidelog.sim, "run_seed", fake.run_seed, raising=False)
-    monkeypatch.setattr(tidelog.sim, "PLANTS", plants, raising=False)
+    monkeypatch.setattr(tidelog.sim, "run_plan", fake.run_plan)
+    monkeypatch.setattr(tidelog.sim, "PLANTS", plants)
+    monkeypatch.setattr(tidelog.sim, "PAST", ())
     return fake
 
 
@@ -86,8 +107,9 @@ def test_version_prints_the_version_of_the_package() -> None:
 def test_help_teaches_every_option_of_sim() -> None:
     result = run("sim", "--help")
     assert result.exit_code == 0
-    for option in ("--seeds", "--seed", "--trace", "--plants", "--plant", "--jobs"):
-        assert option in result.output
+    options = "seeds from seed trace twice plants starts plant jobs no-shrink without skip set"
+    for option in options.split():
+        assert f"--{option}" in result.output
     assert "tidelog sim --seed 17 --trace" in result.output
 
 
@@ -95,7 +117,7 @@ def test_seeds_runs_that_many_worlds_and_succeeds_when_all_hold(simulator: FakeS
     result = run("sim", "--seeds", "4", "--jobs", "1")
     assert result.exit_code == 0
     assert simulator.ran == [1, 2, 3, 4]
-    assert "4 seeds passed: 4,000 events" in result.output
+    assert "4 worlds passed: 4,000 events" in result.output
 
 
 def test_fifty_seeds_run_when_no_number_is_given(simulator: FakeSimulator) -> None:
@@ -109,8 +131,8 @@ def test_a_failing_seed_prints_one_command_that_replays_it(simulator: FakeSimula
     assert result.exit_code == 1
     assert "seed 3 failed: committed went back from 7 to 5 on node 2" in result.output
     commands = [line for line in result.output.splitlines() if "tidelog sim" in line]
-    assert commands == ["  replay it: tidelog sim --seed 3 --trace"]
-    assert "1 of 5 seeds failed" in result.output
+    assert commands[0] == "  replay it: tidelog sim --seed 3 --trace"
+    assert "1 of 5 worlds failed" in result.output
 
 
 def test_the_printed_command_runs_and_shows_the_failure_again(simulator: FakeSimulator) -> None:
@@ -127,7 +149,9 @@ def test_the_printed_command_runs_and_shows_the_failure_again(simulator: FakeSim
 def test_a_replay_prints_the_same_bytes_twice(simulator: FakeSimulator) -> None:
     first = run("sim", "--seed", "17", "--trace")
     assert first.exit_code == 0
-    assert first.output == ("t=0 world 17 begins\nseed 17 passed: 1000 events, 3 nodes\n")
+    assert first.output == (
+        "t=0 world 17 begins\nt=1 mood 0\nseed 17 passed: 1000 events, 3 nodes\n"
+    )
     assert run("sim", "--seed", "17", "--trace").output == first.output
 
 
@@ -141,14 +165,71 @@ def test_a_simulator_that_raises_is_a_failure_with_its_seed(simulator: FakeSimul
     assert simulator.ran == [1, 2, 3]
 
 
-def test_plants_lists_each_bug_with_its_meaning(simulator: FakeSimulator) -> None:
-    result = run("sim", "--plants")
+def test_plants_counts_the_worlds_that_each_bug_takes(simulator: FakeSimulator) -> None:
+    result = run("sim", "--plants", "--starts", "3", "--jobs", "1")
     assert result.exit_code == 0
-    assert result.output.splitlines() == [
-        "commit-on-dirty  count dirty entries as committed",
-        "trailing-ghost   end a recovery read with a ghost",
-    ]
-    assert simulator.ran == []
+    rows = [line.split(maxsplit=3) for line in result.output.splitlines()]
+    assert rows[1] == ["commit-on-dirty", "3", "3", "count dirty entries as committed"]
+    assert rows[2] == ["trailing-ghost", "3", "3", "end a recovery read with a ghost"]
+    assert simulator.ran[:9] == [1, 2, 3, 1001, 1002, 1003, 2001, 2002, 2003]
+
+
+def test_plants_fails_if_a_bug_escapes_fifty_worlds_from_any_start(
+    simulator: FakeSimulator,
+) -> None:
+    simulator.caught_from = 52
+    result = run("sim", "--plants", "--starts", "1", "--jobs", "1")
+    assert result.exit_code == 1
+    assert ">50" in result.output
+    assert (
+        "Not caught by 50 worlds from every start: commit-on-dirty, trailing-ghost."
+        in result.output
+    )
+
+
+def test_worlds_that_failed_in_the_past_run_first(
+    simulator: FakeSimulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = (Past(786, "695ac21", "what it was"), Past(2, "695ac21", "what it was"))
+    monkeypatch.setattr(tidelog.sim, "PAST", past)
+    run("sim", "--seeds", "3", "--jobs", "1")
+    assert simulator.ran == [786, 2, 1, 3]
+    simulator.ran.clear()
+    run("sim", "--from", "7", "--seeds", "2", "--jobs", "1")
+    assert simulator.ran == [7, 8]
+
+
+def test_the_summary_counts_what_was_exercised_and_warns_of_what_was_not(
+    simulator: FakeSimulator,
+) -> None:
+    output = run("sim", "--seeds", "3", "--jobs", "1").output
+    assert "crash 6" in output
+    assert "1: 21, 2: 0" in output
+    warning = next(line for line in output.splitlines() if line.startswith("WARNING"))
+    assert "partition" in warning
+    assert "invariant 2," in warning
+    assert "wipe" not in warning
+
+
+def test_a_failing_world_is_made_smaller_before_it_is_printed(simulator: FakeSimulator) -> None:
+    simulator.bad = {3}
+    result = run("sim", "--seed", "3")
+    assert "a smaller world that fails so (" in result.output
+    command = result.output.split("instead of 1,000): tidelog ")[1].splitlines()[0]
+    assert "--without crash --without wipe --skip 1-4,6-8" in command
+    again = run(*command.split())
+    assert again.exit_code == 1
+    assert "committed went back" in again.output
+    assert "smaller" not in run("sim", "--seed", "3", "--no-shrink").output
+
+
+def test_twice_finds_a_world_that_is_not_the_same_again(simulator: FakeSimulator) -> None:
+    assert run("sim", "--seeds", "3", "--twice", "--jobs", "1").exit_code == 0
+    simulator.moody = {2}
+    result = run("sim", "--seeds", "3", "--twice", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "seed 2 failed: two runs of it differ from line 2 on:" in result.output
+    assert "t=1 mood" in result.output
 
 
 def test_a_planted_bug_that_is_caught_is_success_and_ends_the_hunt(
@@ -164,7 +245,7 @@ def test_a_planted_bug_that_is_caught_is_success_and_ends_the_hunt(
 def test_a_planted_bug_that_escapes_is_failure(simulator: FakeSimulator) -> None:
     result = run("sim", "--plant", "trailing-ghost", "--seeds", "2", "--jobs", "1")
     assert result.exit_code == 1
-    assert "trailing-ghost was not caught by any of 2 seeds" in result.output
+    assert "trailing-ghost was not caught by any of 2 worlds" in result.output
 
 
 def test_a_crash_of_the_simulator_does_not_count_as_catching_a_bug(
@@ -186,8 +267,15 @@ def test_an_unknown_plant_is_refused_with_the_nearest_name(simulator: FakeSimula
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--seed", "1", "--seeds", "2"], "give one of them"),
+        (["--seed", "1", "--seeds", "2"], "give one or the other"),
         (["--trace"], "add --seed S"),
+        (["--seed", "1", "--from", "2"], "give one or the other"),
+        (["--seed", "1", "--trace", "--twice"], "cannot be combined"),
+        (["--plants", "--seeds", "3"], "chooses its worlds itself"),
+        (["--without", "flood"], "no fault or chore named flood"),
+        (["--skip", "3-x"], "not a list of numbers"),
+        (["--set", "colour=1"], "colour cannot be set"),
+        (["--set", "writers=0"], "at least 1"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

@@ -29,9 +29,9 @@ def test_a_disk_that_a_change_counts_on_is_not_wiped() -> None:
     leader = run.world.leader(GROUP)
     assert leader is not None
     spare = run.world.nodes[NodeId(4)]
-    assert run.nemesis.may_wipe(spare)
+    assert run.nemesis.faults.may_wipe(spare)
     leader.step(GROUP, ChangeConfiguration(7, (leader.vnode, spare.vnode)))
-    assert not run.nemesis.may_wipe(spare), "the leader may make it a voter at any moment"
+    assert not run.nemesis.faults.may_wipe(spare), "the leader may make it a voter at any moment"
 
 
 def test_a_reader_hears_of_confirmed_epochs_only() -> None:

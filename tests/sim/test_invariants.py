@@ -1,5 +1,6 @@
 """Each invariant is shown a world in which all is well, and one in which it must object."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -25,8 +26,9 @@ from tidelog.sim.facts import (
     Translated,
     Truncation,
 )
-from tidelog.sim.invariants import INVARIANTS, When
+from tidelog.sim.invariants import INVARIANTS, When, clients, commit, election, log, snapshots
 from tidelog.sim.invariants.election import quorums_meet
+from tidelog.sim.invariants.table import Bench, asked_of
 from tidelog.sim.truth import Leadership
 from tidelog.storage import Vote
 
@@ -86,6 +88,28 @@ def test_there_are_thirty_three_invariants_in_order() -> None:
     at_rest = [invariant.number for invariant in INVARIANTS if invariant.when is When.END]
     assert at_rest == [30, 31]
     assert all(invariant.check.__doc__ for invariant in INVARIANTS)
+
+
+def test_what_an_event_brought_is_read_by_the_invariants_themselves_and_by_no_helper() -> None:
+    """So that `reads` is all that decides whether an invariant has something to judge."""
+    brought = {part for invariant in INVARIANTS for part in invariant.reads}
+    assert {"sights", "steps", "told", "saved", "exams"} <= brought
+    for module in (clients, commit, election, log, snapshots):
+        for name, function in vars(module).items():
+            if inspect.isfunction(function) and "case" in inspect.signature(function).parameters:
+                reads = brought & set(function.__code__.co_names)
+                assert bool(reads) == name.startswith("invariant_") or "_31_" in name, name
+
+
+def test_only_invariants_that_have_something_to_judge_are_asked() -> None:
+    asked = {invariant.number for invariant in asked_of(("saved",))}
+    assert asked == {20, 22}
+    assert asked_of(()) == ()
+    bench = Bench()
+    bench.judge(good_case(), When.EVENT)
+    assert bench.exercised()["invariant 20"] == 1
+    bench.judge(Story().case(), When.EVENT)  # it brings nothing
+    assert bench.exercised()["invariant 20"] == 1
 
 
 # --- Commitment -------------------------------------------------------------------------------

@@ -1,109 +1,53 @@
-"""`tidelog sim`: run many seeds of the simulator, replay one, or see a planted bug being caught.
+"""`tidelog sim`: run many worlds of the simulator, replay one, or see planted bugs being caught.
 
 Rules:
 - A seed is a whole world: two runs of it are the same, byte for byte, in any process. So standard
   output of a replay carries no clock and no process.
-- A failing seed is reported with the one command that replays it.
-- A planted bug turns the verdict around: the command succeeds only if some seed catches it. A
+- A failing world is reported with the command that replays it, and with the command of the smallest
+  world that was found to fail in the same way.
+- A planted bug turns the verdict around: the command succeeds only if some world catches it. A
   crash of the simulator itself is bad news either way, because nothing was caught.
 """
 
 import difflib
-import multiprocessing
 import os
-import shlex
-import signal
-import traceback
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidelog.cli.plants import MOST, STARTS, measure
 from tidelog.cli.progress import Progress
+from tidelog.cli.worlds import Exercise, How, Outcome, run_one, spread
+
+if TYPE_CHECKING:
+    pass
 
 DEFAULT_SEEDS = 50
-# Seeds handed to the pool for each worker. Two keep a worker busy while the first answer travels;
-# the bound keeps `--seeds 1000000` from queueing a million tasks.
-AHEAD = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one seed, small enough to travel between processes."""
-
-    seed: int
-    ok: bool  # every invariant held and the liveness phase converged
-    crashed: bool  # the simulator itself raised: `failure` is its traceback, and ok is False
-    failure: str | None  # which invariant broke and how; None if and only if ok
-    events: int
-    summary: str
-
-
-def run_one(seed: int, plant: str | None, trace: Callable[[str], None] | None = None) -> Outcome:
-    """Run one seed and turn whatever happens into an outcome."""
-    from tidelog.sim import run_seed
-
-    try:
-        report = run_seed(seed, plant=plant, trace=trace)
-    except Exception:  # noqa: BLE001  the seed must reach the user whatever went wrong under it
-        return Outcome(seed, False, True, traceback.format_exc().rstrip(), 0, "")
-    return Outcome(seed, report.ok, False, report.failure, report.events, report.summary)
-
-
-def run_many(seeds: range, plant: str | None, jobs: int) -> Generator[Outcome, None, None]:
-    """Run seeds on `jobs` processes and yield outcomes as they come, in any order."""
-    if jobs == 1:
-        for seed in seeds:
-            yield run_one(seed, plant)
-        return
-    # Fresh interpreters: forking is unsafe beside the progress thread, and a hash seed of its own
-    # in each worker brings out any run that leans on the order of a set.
-    context = multiprocessing.get_context("spawn")
-    # Ctrl-C is for the parent: it stops handing out seeds, and the workers end with theirs.
-    pool = ProcessPoolExecutor(
-        jobs,
-        mp_context=context,
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    )
-    waiting: set[Future[Outcome]] = set()
-    try:
-        for seed in seeds:
-            if len(waiting) >= jobs * AHEAD:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-            waiting.add(pool.submit(run_one, seed, plant))
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield future.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def replay_command(seed: int, plant: str | None) -> str:
-    """Return the one command that shows a seed again, line by line."""
-    planted = f" --plant {shlex.quote(plant)}" if plant else ""
-    return f"tidelog sim --seed {seed} --trace{planted}"
-
-
-def describe_failure(outcome: Outcome, plant: str | None) -> str:
-    """Return what went wrong under a seed, and how to see it again."""
+def describe_failure(outcome: Outcome) -> str:
+    """Return what went wrong in a world, and how to see it again."""
     what = "crashed the simulator" if outcome.crashed else "failed"
-    command = replay_command(outcome.seed, plant)
-    return f"seed {outcome.seed} {what}: {outcome.failure}\n  replay it: {command}"
+    text = f"seed {outcome.plan.seed} {what}: {outcome.failure}"
+    text += f"\n  replay it: {outcome.plan.command()}"
+    if outcome.smaller is not None:
+        size = f"{outcome.smaller_events:,} events instead of {outcome.events:,}"
+        text += f"\n  a smaller world that fails so ({size}): {outcome.smaller.command()}"
+    return text
 
 
 def sim(
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Run seeds 1 to N.", metavar="N", show_default=str(DEFAULT_SEEDS)),
+        typer.Option(min=1, help="Run so many seeds.", metavar="N", show_default="50"),
+    ] = None,
+    begin: Annotated[
+        int | None,
+        typer.Option("--from", min=0, help="The first of those seeds.", metavar="S"),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Run this one seed only.", metavar="S")
@@ -111,12 +55,21 @@ def sim(
     trace: Annotated[
         bool, typer.Option("--trace", help="With --seed: print what happens, event by event.")
     ] = False,
-    plants: Annotated[
-        bool, typer.Option("--plants", help="List the bugs that can be planted, and leave.")
+    twice: Annotated[
+        bool, typer.Option("--twice", help="Run each world twice, and compare the traces.")
     ] = False,
+    plants: Annotated[
+        bool,
+        typer.Option(
+            "--plants", help=f"Count the worlds that each planted bug takes; at most {MOST}."
+        ),
+    ] = False,
+    starts: Annotated[
+        int, typer.Option(min=1, help="With --plants: how many starts to try.", metavar="N")
+    ] = STARTS,
     plant: Annotated[
         str | None,
-        typer.Option(help="Plant this bug; succeed only if a seed catches it.", metavar="NAME"),
+        typer.Option(help="Plant this bug; succeed only if a world catches it.", metavar="NAME"),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -124,58 +77,107 @@ def sim(
             min=1, help="Processes to use.", metavar="N", show_default="one for each processor"
         ),
     ] = None,
+    shrink: Annotated[
+        bool,
+        typer.Option(
+            "--shrink/--no-shrink", help="Look for a smaller world that fails in the same way."
+        ),
+    ] = True,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave out a fault or chore; may be repeated.", metavar="NAME"),
+    ] = None,
+    skip: Annotated[
+        str, typer.Option(help="Leave out these faults and chores, by number.", metavar="3,7-9")
+    ] = "",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Set a knob of the world; may be repeated.", metavar="KNOB=N"),
+    ] = None,
 ) -> None:
     """Judge the core in simulated worlds.
 
     Each seed is one world: nodes that run the real consensus core, log and machines, on a clock,
     a network and disks that are simulated. Messages are lost, doubled and reordered, nodes crash
     and lose what they had not flushed, disks fail. Every invariant is checked after every event,
-    and each world ends in peace, where it must converge.
+    and each world ends in peace, where it must converge. The summary counts how often each fault,
+    chore and invariant had its turn.
+
+    Worlds that failed in the past run first, unless --from says where to begin. A world that fails
+    is made smaller before it is printed: --without, --skip and --set replay the smaller one.
 
     **Examples**
 
-    `tidelog sim --seeds 500` runs 500 worlds and prints the seeds that fail
+    `tidelog sim --seeds 500` runs 500 worlds and prints those that fail
+
+    `tidelog sim --from 20001 --seeds 500 --twice` runs others, each of them twice
 
     `tidelog sim --seed 17 --trace` replays one world, the same byte for byte
 
-    `tidelog sim --plants` lists the bugs that the simulator knows how to plant
+    `tidelog sim --plants` shows how many worlds it takes to catch each planted bug
 
-    `tidelog sim --plant NAME` shows that one of them is caught
+    `tidelog sim --plant NAME` shows a world that catches one of them
     """
-    if seed is not None and seeds is not None:
-        raise typer.BadParameter("--seed replays one seed and --seeds runs many: give one of them.")
+    from tidelog.sim import (
+        PAST,
+        InvalidPlan,
+        Plan,
+        parse_ranges,
+        parse_settings,
+        parse_without,
+    )
+
+    if seed is not None and (seeds is not None or begin is not None):
+        raise typer.BadParameter(
+            "--seed replays one seed, --seeds and --from run many: give one or the other."
+        )
     if trace and seed is None:
         raise typer.BadParameter("--trace follows one seed: add --seed S.")
+    if trace and twice:
+        raise typer.BadParameter("--trace and --twice cannot be combined.")
+    if plants and (seed is not None or seeds is not None or plant is not None):
+        raise typer.BadParameter("--plants chooses its worlds itself: give it --from and --starts.")
+    workers = jobs or len(os.sched_getaffinity(0))
     if plants:
-        list_plants()
+        if not measure(1 if begin is None else begin, starts, workers):
+            raise typer.Exit(1)
         return
     if plant is not None:
         check_plant(plant)
-    chosen = range(seed, seed + 1) if seed is not None else range(1, (seeds or DEFAULT_SEEDS) + 1)
-    progress = Progress("seeds", len(chosen))
-    verdict = judge if plant is None else hunt
-    if trace:  # the trace is progress enough, and it needs this process
-        traced = partial(run_one, plant=plant, trace=typer.echo)
-        good = verdict(map(traced, chosen), plant, progress)
+    try:
+        make = partial(
+            Plan,
+            plant=plant,
+            without=parse_without(without or ()),
+            skip=parse_ranges(skip),
+            knobs=parse_settings(settings or ()),
+        )
+    except InvalidPlan as error:
+        raise typer.BadParameter(str(error)) from error
+    if seed is not None:
+        chosen = [seed]
     else:
-        workers = min(jobs or len(os.sched_getaffinity(0)), len(chosen))
-        with progress, closing(run_many(chosen, plant, workers)) as outcomes:
-            good = verdict(outcomes, plant, progress)
+        first = 1 if begin is None else begin
+        chosen = list(range(first, first + (seeds or DEFAULT_SEEDS)))
+        if begin is None and plant is None:
+            past = [each.seed for each in PAST]
+            chosen = past + [each for each in chosen if each not in past]
+    plans = map(make, chosen)
+    progress = Progress("worlds", len(chosen))
+    how = How(twice=twice, shrinks=shrink and plant is None and not trace)
+    if trace:  # the trace is progress enough, and it needs this process
+        outcomes = (run_one(plan, how, typer.echo) for plan in plans)
+        good = judge(outcomes, progress) if plant is None else hunt(outcomes, plant, progress)
+    else:
+        answers = spread(partial(run_one, how=how), plans, min(workers, len(chosen)))
+        with progress, closing(answers):
+            good = judge(answers, progress) if plant is None else hunt(answers, plant, progress)
     if not good:
         raise typer.Exit(1)
 
 
-def list_plants() -> None:
-    """Print the name and the meaning of each bug that can be planted."""
-    from tidelog.sim import PLANTS
-
-    width = max((len(name) for name in PLANTS), default=0)
-    for name, entry in PLANTS.items():
-        typer.echo(f"{name:<{width}}  {entry.description}")
-
-
 def check_plant(name: str) -> None:
-    """Refuse the name of a bug that nobody can plant, with the nearest that exists."""
+    """Refuse the name of a bug that cannot be planted, with the nearest that can."""
     from tidelog.sim import PLANTS
 
     if name in PLANTS:
@@ -183,41 +185,48 @@ def check_plant(name: str) -> None:
     near = difflib.get_close_matches(name, PLANTS, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise typer.BadParameter(
-        f"There is no planted bug named {name}.{hint} `tidelog sim --plants` lists them."
+        f"There is no planted bug named {name}.{hint} There are: {', '.join(PLANTS)}."
     )
 
 
-def judge(outcomes: Iterator[Outcome], plant: str | None, progress: Progress) -> bool:
-    """Report each seed that fails; return whether none did."""
-    events = 0
+def judge(outcomes: Iterator[Outcome], progress: Progress) -> bool:
+    """Report each world that fails; return whether none did."""
+    exercise = Exercise()
     for outcome in gather(outcomes, progress):
-        events += outcome.events
+        exercise.add(outcome)
         if not outcome.ok:
-            progress.say(describe_failure(outcome, plant))
+            progress.say(describe_failure(outcome))
         elif progress.total == 1:
-            progress.say(f"seed {outcome.seed} passed: {outcome.summary}")
+            progress.say(f"seed {outcome.plan.seed} passed: {outcome.summary}")
     if progress.done < progress.total:
         return False
     if progress.total > 1:
-        failed = f"{progress.failed} of {progress.total} seeds failed"
-        held = f"{progress.total} seeds passed"
-        rates = f"{events:,} events, {60 * progress.done / progress.elapsed():,.0f} seeds a minute"
-        progress.say(f"{failed if progress.failed else held}: {rates}")
+        failed = f"{progress.failed} of {progress.total} worlds failed"
+        held = f"{progress.total} worlds passed"
+        rate = 60 * progress.done / progress.elapsed()
+        verdict = failed if progress.failed else held
+        progress.say(f"{verdict}: {exercise.events:,} events, {rate:,.0f} worlds a minute")
+        for line in exercise.lines():
+            progress.say(line)
     return progress.failed == 0
 
 
-def hunt(outcomes: Iterator[Outcome], plant: str | None, progress: Progress) -> bool:
-    """Run until a seed catches the planted bug; return whether one did."""
+def hunt(outcomes: Iterator[Outcome], plant: str, progress: Progress) -> bool:
+    """Run until a world catches the planted bug; return whether one did."""
+    from tidelog.sim import PLANTS
+
     for outcome in gather(outcomes, progress):
         if outcome.crashed:
-            progress.say(describe_failure(outcome, plant))
+            progress.say(describe_failure(outcome))
             return False
-        if not outcome.ok:
-            progress.say(f"{plant} is caught. {describe_failure(outcome, plant)}")
-            return True
+        if outcome.failure is not None:
+            if PLANTS[plant].is_caught_by(outcome.failure):
+                progress.say(f"{plant} is caught. {describe_failure(outcome)}")
+                return True
+            progress.say(f"This is not what {plant} should cause. {describe_failure(outcome)}")
     if progress.done == progress.total:
-        seeds = "the one seed" if progress.total == 1 else f"any of {progress.total} seeds"
-        progress.say(f"{plant} was not caught by {seeds} that ran; try more with --seeds.")
+        worlds = "the one world" if progress.total == 1 else f"any of {progress.total} worlds"
+        progress.say(f"{plant} was not caught by {worlds} that ran; try more with --seeds.")
     return False
 
 

@@ -7,6 +7,7 @@ were synced, so that a bug in the log's own bookkeeping cannot vouch for itself.
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
@@ -21,6 +22,8 @@ from tidelog.storage.segment import parse_name
 if TYPE_CHECKING:
     from tidelog.sim.world import World
 
+# Asked after every flush, about the same few names.
+_place = lru_cache(1_024)(parse_name)
 _CRC_START = 21  # of a batch: everything from here on is covered by its checksum
 
 
@@ -52,7 +55,7 @@ class DurableDisks:
         segments = [
             (*place, name)
             for name in disk.list(directory)
-            if (place := parse_name(name)) is not None and place[0] <= entry.last
+            if (place := _place(name)) is not None and place[0] <= entry.last
         ]
         for _, term, name in sorted(segments, reverse=True):
             if term == entry.term:

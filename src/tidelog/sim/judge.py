@@ -36,7 +36,7 @@ from tidelog.sim.facts import (
     Told,
     Truncation,
 )
-from tidelog.sim.invariants.table import When, judge
+from tidelog.sim.invariants.table import Bench, When
 from tidelog.sim.reference import Reference
 from tidelog.sim.truth import Asked, GroupTruth
 from tidelog.sim.workload import Clients, Writer
@@ -56,10 +56,11 @@ class Judge:
     """The judge of one world, as `world.Judge`."""
 
     def __init__(self) -> None:
+        self.bench = Bench()
         self._courts: dict[GroupId, Court] = {}
 
     def on_start(self, world: World) -> None:
-        self._courts = {group: Court(world, group) for group in world.groups}
+        self._courts = {group: Court(world, group, self.bench) for group in world.groups}
 
     def on_open(self, node: SimNode, group: GroupId) -> None:
         self._courts[group].opened(node)
@@ -138,8 +139,9 @@ class Judge:
 class Court:
     """The judge's bench for one group."""
 
-    def __init__(self, world: World, group: GroupId) -> None:
+    def __init__(self, world: World, group: GroupId, bench: Bench) -> None:
         self.world = world
+        self._bench = bench
         self.group = group
         self.truth = GroupTruth(look.initial_configuration(world))
         self.disks = DurableDisks(world, group, self.truth)
@@ -308,7 +310,7 @@ class Court:
         self._touched.clear()
         self._to_examine.clear()
         self._stepping.clear()
-        judge(case, When.EVENT)
+        self._bench.judge(case, When.EVENT)
 
     def _see(self, vnode: Vnode, node: SimNode) -> None:
         core_replica = node.replicas.get(self.group)
@@ -356,4 +358,4 @@ class Court:
             self._examine(vnode, self._touched[vnode], opened=False)
         if isinstance(self.world.workload, Clients):
             self.case.complaints = self.world.workload.complaints(self.group, self.truth)
-        judge(self.case, When.END)
+        self._bench.judge(self.case, When.END)

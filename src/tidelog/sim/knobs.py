@@ -95,6 +95,10 @@ class Knobs:
     faults: Mapping[str, int] = field(default_factory=lambda: dict(FAULTS))
     chore_interval: int = 60 * MS  # mean time between two chores
     chores: Mapping[str, int] = field(default_factory=lambda: dict(CHORES))
+    mixes: int = 1  # of faults and chores, which take turns; 1: all those above, always
+    # Left out, though they are drawn: faults and chores by name, and happenings by number.
+    without: frozenset[str] = frozenset()
+    skip: frozenset[int] = frozenset()
     # Share of crashes that kill the process alone: what was written is still in the page cache.
     process_crash: float = 0.3
     # Share of the unsynced regions which survive a power loss and of which a part reads as zeros.
@@ -201,6 +205,7 @@ def draw(rng: random.Random) -> Knobs:
         faults=_some(rng, FAULTS),
         chore_interval=rng.choice((20, 40, 80, 300)) * MS,
         chores=_some(rng, CHORES),
+        mixes=rng.choice((1, 1, 2, 3, 5)),
         process_crash=rng.choice((0.0, 0.3, 0.7)),
         bit_rot=rng.choice((0.0, 0.2, 0.5)),
         writers=rng.randint(1, 5),

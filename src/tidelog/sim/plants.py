@@ -151,7 +151,7 @@ SMALL_SEGMENTS: Final = {"segment_bytes": 256, "recovery_chunk": 400}
 def under(*happenings: Mapping[str, int], **knobs: Any) -> Mapping[str, Any]:
     """Knobs of worlds in which only these faults and chores happen, by name and weight.
 
-    Where no fault is named, or no chore, they stay as they are drawn.
+    Where no fault is named, or no chore, they stay as they are drawn. They happen all the time.
     """
     weights = {name: weight for each in happenings for name, weight in each.items()}
     if unknown := sorted(weights.keys() - FAULTS.keys() - CHORES.keys()):
@@ -159,7 +159,7 @@ def under(*happenings: Mapping[str, int], **knobs: Any) -> Mapping[str, Any]:
     for knob, known in (("faults", FAULTS), ("chores", CHORES)):
         if chosen := {name: weight for name, weight in weights.items() if name in known}:
             knobs[knob] = chosen
-    return knobs
+    return {"mixes": 1, **knobs}
 
 
 PLANTS: Final[dict[str, Plant]] = {

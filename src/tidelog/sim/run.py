@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.types import GroupId, NodeId, Vnode
-from tidelog.sim.faults import Nemesis
 from tidelog.sim.invariants import Judge
 from tidelog.sim.knobs import draw
+from tidelog.sim.nemesis import Nemesis
 from tidelog.sim.node import SimNode
+from tidelog.sim.plan import Plan
 from tidelog.sim.plants import PLANTS
 from tidelog.sim.scheduler import Overload, stream
 from tidelog.sim.trace import Sink, Trace
@@ -45,13 +46,22 @@ class Report:
     events: int
     summary: str  # what the run was like, in one line; ends with the digest of its trace
     digest: str  # SHA-256 of the whole trace: equal for two runs of a seed
+    happenings: int = 0  # faults and chores that were drawn
+    happened: Mapping[str, int] = field(default_factory=dict)  # those that found something to do
+    judged: Mapping[str, int] = field(default_factory=dict)  # by each invariant, by its label
 
 
 def run_seed(seed: int, *, plant: str | None = None, trace: Sink | None = None) -> Report:
     """Run the world of one seed, with a planted bug if one is named, and judge it."""
-    planted = PLANTS[plant] if plant is not None else None
+    return run_plan(Plan(seed, plant), trace=trace)
+
+
+def run_plan(plan: Plan, *, trace: Sink | None = None) -> Report:
+    """Run the world of a plan, and judge it."""
+    planted = PLANTS[plan.plant] if plan.plant is not None else None
+    knobs = planted.knobs if planted is not None else {}
     with planted.install() if planted is not None else nullcontext():
-        return Run(seed, planted.knobs if planted is not None else {}, trace).run()
+        return Run(plan.seed, {**knobs, **plan.overrides()}, trace).run()
 
 
 class Run:
@@ -62,7 +72,8 @@ class Run:
         self.knobs = draw(stream(seed, "knobs")).override(overrides)
         self.trace = Trace(sink)
         self.workload = Clients()
-        self.world = World(seed, self.knobs, Judge(), self.workload, self.trace)
+        self._judge = Judge()
+        self.world = World(seed, self.knobs, self._judge, self.workload, self.trace)
         self.nemesis = Nemesis(self.world)
         self._build()
 
@@ -92,6 +103,9 @@ class Run:
             self.world.scheduler.executed,
             self._summary(),
             self.trace.digest,
+            self.nemesis.happenings,
+            dict(self.nemesis.started),
+            dict(self._judge.bench.exercised()),
         )
 
     def _phases(self) -> None:

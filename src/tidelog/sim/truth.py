@@ -55,11 +55,15 @@ class Entry:
     held_by: dict[Vnode, None] = field(default_factory=dict)
     lost_by: dict[Vnode, None] = field(default_factory=dict)
     _records: tuple[Record, ...] | None = None
+    _parsed: Batch | None = None
     _configuration: Configuration | None = None
 
     @property
     def batch(self) -> Batch:
-        return Batch.parse(self.data)
+        """The batch, to be read only: it shares the entry's bytes, and they never change."""
+        if self._parsed is None:
+            self._parsed = Batch.parse(self.data)
+        return self._parsed
 
     @property
     def is_data(self) -> bool:

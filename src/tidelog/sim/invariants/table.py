@@ -1,8 +1,17 @@
-"""The table of all invariants: what each is called, and when it is asked."""
+"""The table of all invariants: what each is called, when it is asked, and of what.
 
+After an event only those are asked that read something of what the event brought: an invariant
+that loops over `case.saved` has nothing to say where nothing was saved. What one reads is taken
+from its code. At rest all are asked.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from functools import cache
+from types import CodeType
+from typing import Final
 
 from tidelog.sim.facts import Case
 from tidelog.sim.invariants import clients, commit, election, log, snapshots
@@ -16,15 +25,27 @@ class When(Enum):
     END = "at rest"
 
 
+# What an event brings: the parts of a case that are empty where it brought nothing of the kind.
+_BROUGHT: Final = tuple(
+    field.name for field in fields(Case) if field.default_factory in (list, dict)
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Invariant:
     number: int
     name: str
     when: When
     check: Check
+    reads: tuple[str, ...]  # which parts of a case that an event may bring
+
+    @property
+    def label(self) -> str:
+        """What it is called in short."""
+        return f"invariant {self.number}"
 
     def __str__(self) -> str:
-        return f"invariant {self.number}, {self.name}"
+        return f"{self.label}, {self.name}"
 
 
 class InvariantViolation(Failure):
@@ -37,9 +58,17 @@ class InvariantViolation(Failure):
         self.facts = facts
 
 
+def _names(code: CodeType) -> set[str]:
+    """Return the names of all attributes that this code reads, comprehensions included."""
+    nested = (const for const in code.co_consts if isinstance(const, CodeType))
+    return set(code.co_names).union(*map(_names, nested))
+
+
 def _invariant(check: Check, when: When = When.EVENT) -> Invariant:
     _, number, name = check.__name__.split("_", 2)
-    return Invariant(int(number), name.replace("_", " "), when, check)
+    names = _names(check.__code__)
+    reads = tuple(part for part in _BROUGHT if part in names)
+    return Invariant(int(number), name.replace("_", " "), when, check, reads)
 
 
 INVARIANTS: tuple[Invariant, ...] = (
@@ -79,9 +108,42 @@ INVARIANTS: tuple[Invariant, ...] = (
 )
 
 
-def judge(case: Case, when: When) -> None:
-    """Raise the first objection that any invariant has to a case."""
-    for invariant in INVARIANTS:
-        if when is When.END or invariant.when is When.EVENT:
+@cache
+def asked_of(brought: tuple[str, ...]) -> tuple[Invariant, ...]:
+    """Return the invariants that have something to judge after an event that brought this."""
+    return tuple(
+        invariant
+        for invariant in INVARIANTS
+        if invariant.when is When.EVENT and not set(brought).isdisjoint(invariant.reads)
+    )
+
+
+class Bench:
+    """Asks the invariants, and counts how often each had something to judge."""
+
+    def __init__(self) -> None:
+        self._events: Counter[tuple[str, ...]] = Counter()  # by what they brought
+        self._rests = 0
+
+    def judge(self, case: Case, when: When) -> None:
+        """Raise the first objection that any invariant has to a case."""
+        if when is When.EVENT:
+            brought = tuple(part for part in _BROUGHT if getattr(case, part))
+            self._events[brought] += 1
+            invariants = asked_of(brought)
+        else:
+            self._rests += 1
+            invariants = INVARIANTS
+        for invariant in invariants:
             for objection in invariant.check(case):
                 raise InvariantViolation(invariant, objection)
+
+    def exercised(self) -> Counter[str]:
+        """How often each invariant had something to judge, by `label`."""
+        counted: Counter[str] = Counter()
+        for brought, events in self._events.items():
+            for invariant in asked_of(brought):
+                counted[invariant.label] += events
+        for invariant in INVARIANTS:
+            counted[invariant.label] += self._rests
+        return counted

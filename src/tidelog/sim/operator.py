@@ -1,0 +1,139 @@
+"""The operator of a world: chores while faults happen, and the repair of what they left.
+
+A chore is a method of `Operator`; `nemesis.Nemesis` decides when. The operator changes
+configurations, moves leaders, and asks for snapshots, compaction and retention. Once faults have
+ended, members whose disk was wiped are replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cluster.replica import Replica
+from tidelog.raft.configuration import Configuration
+from tidelog.raft.events import CancelChange, ChangeConfiguration, Compact, Transfer
+from tidelog.raft.types import GroupId, Vnode
+from tidelog.records import Offset
+from tidelog.sim.hand import Hand, NothingToDo
+from tidelog.sim.scheduler import MS
+
+if TYPE_CHECKING:
+    from tidelog.sim.node import SimNode
+    from tidelog.sim.world import World
+
+MAX_VOTERS: Final = 5
+# How often the operator looks for members that have to be replaced, once the world is healed.
+REPAIR_INTERVAL: Final = 100 * MS
+
+
+class Operator(Hand):
+    """Who runs the nodes of one world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.known: dict[str, Callable[[], None]] = {
+            "reconfigure": self._reconfigure,
+            "cancel": self._cancel,
+            "transfer": self._transfer,
+            "snapshot": self._snapshot,
+            "compact": self._compact,
+            "retention": self._retention,
+            "roll": self._roll,
+        }
+
+    def _reconfigure(self) -> None:
+        node, group, replica = self.leader()
+        current = [voter for voter in replica.core.configuration.voters if self._exists(voter)]
+        others = [other.vnode for other in self.world.nodes.values() if other.vnode not in current]
+        match self.rng.choice(("add", "remove", "replace", "shuffle")):
+            case "add":
+                voters = current + self.rng.sample(others, min(1, len(others)))
+            case "remove":
+                voters = self.rng.sample(current, max(0, len(current) - 1))
+            case "replace":
+                kept = self.rng.sample(current, max(0, len(current) - 1))
+                voters = kept + self.rng.sample(others, min(1, len(others)))
+            case _:
+                everybody = current + others
+                size = self.rng.randint(1, min(MAX_VOTERS, len(everybody)))
+                voters = self.rng.sample(everybody, size)
+        if not voters:
+            raise NothingToDo
+        self.change(node, group, tuple(voters[:MAX_VOTERS]))
+
+    def change(self, node: SimNode, group: GroupId, voters: tuple[Vnode, ...]) -> None:
+        """Ask a leader for these voters."""
+        node.step(group, ChangeConfiguration(self.world.next_token(), voters))
+
+    def _exists(self, vnode: Vnode) -> bool:
+        return self.world.nodes[vnode.id].vnode == vnode
+
+    def _cancel(self) -> None:
+        node, group, _ = self.leader()
+        node.step(group, CancelChange(self.world.next_token()))
+
+    def _transfer(self) -> None:
+        node, group, replica = self.leader()
+        targets = [voter for voter in replica.core.configuration.members if voter != node.vnode]
+        if not targets:
+            raise NothingToDo
+        node.step(group, Transfer(self.world.next_token(), self.rng.choice(targets)))
+        if group in node.hosts:
+            node.hosts[group].expire_transfer()
+
+    def _snapshot(self) -> None:
+        node, group, _ = self.leader()
+        node.step(group, Compact(self.world.next_token()))
+
+    def _compact(self) -> None:
+        node, replica = self.replica()
+        node.guard(replica.compact_now)
+
+    def _retention(self) -> None:
+        node, replica = self.replica()
+        kept = Offset(replica.core.collectible + 1)
+        if self.rng.random() < 0.4:  # what a user asks for, allowed or not
+            kept = Offset(self.rng.randint(0, replica.log.dirty + 1))
+        node.guard(lambda: _ignore(replica.truncate_prefix(kept)))
+
+    def _roll(self) -> None:
+        node, replica = self.replica()
+        node.guard(lambda: _roll(replica))
+
+    # --- Repair -----------------------------------------------------------------------------------
+
+    def repair(self) -> None:
+        """Replace members that no longer exist, and look again: a change may be under way."""
+        for group in self.world.groups:
+            node = self.world.leader(group)
+            if node is not None:
+                self._repair(node, group, node.replicas[group].core.configuration)
+        self.world.at(REPAIR_INTERVAL, "", self.repair)
+
+    def _repair(self, node: SimNode, group: GroupId, configuration: Configuration) -> None:
+        if configuration.is_joint:
+            return  # a leader leaves a joint configuration by itself
+        if not all(map(self._exists, configuration.learners)):
+            # A learner that is gone never catches up: the change that it is part of is cancelled.
+            node.step(group, CancelChange(self.world.next_token()))
+        if configuration.learners or not all(map(self._exists, configuration.voters)):
+            # Refused while a change is under way, and asked again later.
+            voters = (self.world.nodes[voter.id].vnode for voter in configuration.voters)
+            self.change(node, group, tuple(dict.fromkeys(voters)))
+
+
+def _roll(replica: Replica) -> None:
+    """Close a segment behind the back of the replica, which finds out by itself if that fails.
+
+    Then let it find twice that nothing moved, as a node does with quiet ones.
+    """
+    with suppress(OSError):
+        replica.log.roll()
+        for _ in range(2):
+            replica.rest()
+
+
+def _ignore(result: object) -> None:
+    """Take a result that nobody wants, so that a lambda returns None."""
