@@ -22,6 +22,7 @@ from tests.system.workload import EAGER, LOG, Workload
 PARTITIONS = 3
 SEED = 20261118
 MINUTES = 3  # of the long test
+LONGER_THAN_AN_ELECTION = 2.0
 # Segments this small are closed every few seconds under this load, and compacted soon after.
 COMPACTED: dict[str, Any] = {
     "cleanup_policy": "compact",
@@ -98,6 +99,28 @@ def test_power_fails_while_leaders_are_elected(power: Power) -> None:
             time.sleep(0.05 * turn)  # before, during and after the election
             power.cut(*others)
             cluster.start(*cluster.addresses)
+            work.progress()
+
+    under_load(power, Workload(cluster, "t", PARTITIONS), hurt)
+
+
+def test_one_node_loses_power_while_the_others_are_paused(power: Power) -> None:
+    """The node that comes back must not make a majority with what the paused ones promised."""
+    cluster = power.system
+    cluster.create("t", PARTITIONS)
+
+    def hurt(work: Workload) -> None:
+        for turn in range(PARTITIONS):
+            leader, _ = cluster.leader("t", turn)
+            others = [number for number in cluster.addresses if number != leader]
+            for number in others:
+                cluster.pause(number)
+            power.cut(leader)
+            cluster.cluster.start(leader)  # it finds no majority yet, and serves no clients
+            time.sleep(LONGER_THAN_AN_ELECTION)
+            for number in others:
+                cluster.resume(number)
+            cluster.cluster.wait([leader])
             work.progress()
 
     under_load(power, Workload(cluster, "t", PARTITIONS), hurt)
