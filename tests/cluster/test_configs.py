@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cluster.configs import (
-    CLUSTER_OPTIONS,
-    TOPIC_DEFAULTS,
-    TOPIC_OPTIONS,
     ClusterConfig,
-    Option,
-    OptionType,
     Source,
     TopicConfig,
     check_cluster_config,
@@ -21,6 +16,8 @@ from tidelog.cluster.configs import (
     describe_topic,
 )
 from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.options import Option, OptionType
+from tidelog.cluster.topicoptions import CLUSTER_OPTIONS, TOPIC_DEFAULTS, TOPIC_OPTIONS
 
 # By setting: values that are taken, and values that are not.
 GOOD_AND_BAD: dict[str, tuple[list[str], list[str]]] = {
@@ -34,6 +31,22 @@ GOOD_AND_BAD: dict[str, tuple[list[str], list[str]]] = {
     "segment.ms": (["1", " 5 "], ["0", "-1"]),
     "delete.retention.ms": (["0", "5"], ["-1"]),
     "min.compaction.lag.ms": (["0", "5"], ["-1"]),
+    "max.compaction.lag.ms": (["1", "9223372036854775807"], ["0", "-1"]),
+    "compression.gzip.level": (["-1", "1", "9"], ["0", "10", "-2", ""]),
+    "compression.lz4.level": (["1", "17"], ["0", "18", "-1"]),
+    "compression.zstd.level": (["-131072", "22"], ["-131073", "23", "x"]),
+    "remote.storage.enable": (["false"], ["true", ""]),
+    "remote.log.copy.disable": (["false"], ["true"]),
+    "remote.log.delete.on.disable": (["false"], ["true"]),
+    "local.retention.ms": (["-2"], ["-1", "1000"]),
+    "local.retention.bytes": (["-2"], ["-1", "1000"]),
+    "message.timestamp.before.max.ms": (["9223372036854775807"], ["1", "3600000"]),
+    "message.timestamp.after.max.ms": (["9223372036854775807"], ["1", "3600000"]),
+    "leader.replication.throttled.replicas": (
+        ["", "*", "0:1, 12:3"],
+        ["1", "0:", "x", "**"],
+    ),
+    "follower.replication.throttled.replicas": (["", "*", "0:1,1:2"], ["all", "0:1,"]),
     "min.cleanable.dirty.ratio": (["0", "0.5", "1"], ["-0.1", "1.1", "nan", "inf", "x", "0_1", ""]),
     "max.message.bytes": (["0", "1048588"], ["-1", "2147483648"]),
     "message.timestamp.type": (["CreateTime", "LogAppendTime"], ["createtime", ""]),
@@ -104,6 +117,23 @@ def test_every_default_is_allowed_and_every_setting_explains_itself(option: Opti
 def test_any_text_is_a_value_or_refused(name: str, text: str) -> None:
     with suppress(ClusterError):
         ALL[name].read(text)
+
+
+def test_the_longest_wait_for_compaction_is_not_below_the_shortest() -> None:
+    settings = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"}
+    check_topic_config(settings)
+    message = refused(check_topic_config, settings | {"max.compaction.lag.ms": "4"})
+    assert "max.compaction.lag.ms is 4 and min.compaction.lag.ms is 5" in message
+
+
+def test_the_level_is_that_of_the_codec_in_force() -> None:
+    levels = {"compression.gzip.level": "9", "compression.zstd.level": "19"}
+    known = {"gzip": 9, "zstd": 19, "lz4": 9, "snappy": None, "producer": None}
+    for codec, level in known.items():
+        settings = levels | {"compression.type": codec}
+        assert TopicConfig.from_strings(settings, {}).compression_level == level
+    defaults = TopicConfig.from_strings({"compression.type": "gzip"}, {})
+    assert defaults.compression_level is None
 
 
 def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.cluster.configs import CLUSTER_OPTIONS, TOPIC_OPTIONS, Option
+from tidelog.cluster.options import Option
+from tidelog.cluster.topicoptions import CLUSTER_OPTIONS, TOPIC_OPTIONS
 from tidelog.kafka.apis import default_table
 from tidelog.kafka.groups.handlers import handlers
 

@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.kafka.desk import Desk, versions
 
-from tidelog.cluster.configs import CLUSTER_OPTIONS, TOPIC_DEFAULTS, TOPIC_OPTIONS
+from tidelog.cluster.topicoptions import CLUSTER_OPTIONS, TOPIC_DEFAULTS, TOPIC_OPTIONS
 
 DESCRIBE, ALTER, CHANGE = 32, 33, 44
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

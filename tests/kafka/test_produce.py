@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,30 @@ def test_a_topic_with_a_codec_of_its_own_packs_what_comes_otherwise(
             codecs = {each.codec.name.lower() for each in batches_of(read)}
             assert codecs == {"none" if wanted == "uncompressed" else wanted}
             assert [value for _, value in values_of(read)] == [b"one", b"two"] * len(Codec)
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "least", "most"), [("gzip", 1, 9), ("lz4", 1, 12), ("zstd", -5, 19)]
+)
+def test_a_topic_says_how_hard_its_codec_tries(
+    tmp_path: Path, wanted: str, least: int, most: int
+) -> None:
+    async def story() -> None:
+        async with broker(tmp_path) as node:
+            words = random.Random(1)
+            value = b" ".join(b"%d" % words.randrange(1000) for _ in range(20_000))
+            sizes: list[int] = []
+            for level in (least, most):
+                name = f"t{len(sizes)}"
+                settings = {"compression_type": wanted, f"compression_{wanted}_level": str(level)}
+                await node.create(name, 1, **settings)
+                await node.produce(batch(value), topic=name)
+                read = await node.fetch(0, topic=name)
+                assert values_of(read) == [(0, value)]
+                sizes.append(batches_of(read)[0].size)
+            assert sizes[0] > sizes[1]
 
     run(story())
 

@@ -415,7 +415,8 @@ class Partition:
         bound = min(bound, Offset(core.committed + 1))
         if bound > log.start:
             self.replica.truncate_prefix(min(bound, Offset(core.collectible + 1)))
-        stale = core.applied > core.collectible and now - self._snapshot_at >= COMPACT_EVERY_MS
+        every = min(COMPACT_EVERY_MS, self.config.max_compaction_lag_ms)
+        stale = core.applied > core.collectible and now - self._snapshot_at >= every
         behind = bound > log.start or (self.config.compacts and stale)
         if behind and core.ready and not self._snapshotting:
             self._snapshotting = True

@@ -10,15 +10,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tidelog.cluster.configs import (
-    CLUSTER_OPTIONS,
-    TOPIC_DEFAULTS,
-    TOPIC_OPTIONS,
-    Described,
-    OptionType,
-    describe_cluster,
-    describe_topic,
-)
+from tidelog.cluster.configs import Described, describe_cluster, describe_topic
+from tidelog.cluster.options import OptionType
+from tidelog.cluster.topicoptions import CLUSTER_OPTIONS, TOPIC_DEFAULTS, TOPIC_OPTIONS
 from tidelog.kafka.admin import (
     DEFAULT_TIMEOUT,
     Deadline,

@@ -12,15 +12,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tidelog.cluster.configs import (
-    Described,
-    OptionType,
-    Source,
-    describe_cluster,
-    describe_topic,
-)
+from tidelog.cluster.configs import Described, Source, describe_cluster, describe_topic
 from tidelog.cluster.errors import ClusterError
 from tidelog.cluster.model import check_topic_name
+from tidelog.cluster.options import OptionType
 from tidelog.kafka.admin import DONE, Outcome, bounded, catch_up, for_each
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context

@@ -272,7 +272,7 @@ def _checked(
             )
         wanted = CODECS.get(config.compression_type, codec)
         if wanted is not codec:
-            batch = recompress(batch, wanted)
+            batch = recompress(batch, wanted, level=config.compression_level)
             if batch.size > config.max_message_bytes:
                 raise _too_large(batch.size, config.max_message_bytes)
     except OldFormat as error:

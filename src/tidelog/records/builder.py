@@ -136,10 +136,16 @@ def unpack(batch: Batch, limit: int = codecs.MAX_DECOMPRESSED) -> memoryview:
         raise CorruptBatch(HEADER_SIZE + error.position, f"{error.reason}, in {batch}") from None
 
 
-def recompress(batch: Batch, codec: Codec, limit: int = codecs.MAX_DECOMPRESSED) -> Batch:
+def recompress(
+    batch: Batch,
+    codec: Codec,
+    limit: int = codecs.MAX_DECOMPRESSED,
+    *,
+    level: int | None = None,
+) -> Batch:
     """Return the batch with its records packed another way; nothing else of it changes."""
     return seal(
-        _with_header_room(codec, unpack(batch, limit)),
+        _with_header_room(codec, unpack(batch, limit), level),
         attributes=batch.attributes & ~CODEC_MASK | codec,
         last_offset_delta=batch.last_offset_delta,
         base_timestamp=batch.base_timestamp,
@@ -297,10 +303,10 @@ def _rebuild(
     )
 
 
-def _with_header_room(codec: Codec, section: Buffer) -> bytearray:
+def _with_header_room(codec: Codec, section: Buffer, level: int | None = None) -> bytearray:
     data = bytearray(HEADER_SIZE)
     # Not even an empty frame: a batch without records is a header and nothing else.
-    data += codecs.compress(codec, section) if section else b""
+    data += codecs.compress(codec, section, level) if section else b""
     return data
 
 

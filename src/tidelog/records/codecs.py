@@ -33,30 +33,28 @@ _BLOCK_LENGTH: Final = Struct(">i")
 # A snappy copy of 64 bytes takes at least 3; a block that claims to unpack to more is lying.
 _SNAPPY_MAX_RATIO: Final = 22
 
-# Fast mode. The level above which LZ4 starts to search harder is 3; producers that want small
+# Where no level is asked for. LZ4 begins to search harder above 3; producers that want small
 # batches choose zstd.
-_LZ4_LEVEL: Final = 1
-_ZSTD_LEVEL: Final = 3
-_GZIP_LEVEL: Final = 6
+_LEVELS: Final = {Codec.LZ4: 1, Codec.ZSTD: 3, Codec.GZIP: 6}
 
 
-def compress(codec: Codec, data: Buffer) -> Buffer:
-    """Return `data` as `codec` stores it."""
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
+    """Return `data` as `codec` stores it; None is the codec's own choice of a level."""
+    if level is None:
+        level = _LEVELS.get(codec, 0)
     match codec:
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            return memoryview(cramjam.gzip.compress(data, level=_GZIP_LEVEL))
+            return memoryview(cramjam.gzip.compress(data, level=level))
         case Codec.SNAPPY:
             return _compress_xerial(memoryview(data))
         case Codec.LZ4:
-            packer = cramjam.lz4.Compressor(
-                level=_LZ4_LEVEL, content_checksum=False, block_linked=False
-            )
+            packer = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
             packer.compress(bytes(data))  # it takes no other buffer
             return memoryview(packer.finish())
         case Codec.ZSTD:
-            return memoryview(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+            return memoryview(cramjam.zstd.compress(data, level=level))
 
 
 def decompress(codec: Codec, data: Buffer, limit: int = MAX_DECOMPRESSED) -> memoryview:
