@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator
@@ -21,7 +20,6 @@ from tests.system.system import System, system
 
 from tidelog.rpc.errors import CorruptFrame
 from tidelog.rpc.frames import Assembler, Hello
-from tidelog.server.names import NODE_FILE
 from tidelog.server.nodes import LocalCluster
 
 CHUNK = 1 << 16
@@ -178,21 +176,15 @@ def proxied(data: Path, nodes: int = 3, *, settings: str = "") -> Iterator[tuple
     """Run a cluster whose nodes reach each other through a proxy alone."""
     cluster = LocalCluster(data)
     cluster.prepare(nodes, 0, settings=settings)
-    files = {node.id: node.directory / NODE_FILE for node in cluster.nodes}
-    told = {node: path.read_text() for node, path in files.items()}
-    listening = {
-        node: int(re.findall(r"\[rpc\]\nhost = .*\nport = (\d+)\n", text)[0])
-        for node, text in told.items()
-    }
-    proxy = Proxy(listening)
+    files = {node: node.settings() for node in cluster.nodes}
+    proxy = Proxy({node.id: file["rpc"]["port"] for node, file in files.items()})
     proxy.start()
     try:
-        for node, text in told.items():
-            head, _, seeds = text.partition("\n[[seeds]]")
-            for each, port in listening.items():
-                seeds = seeds.replace(f"port = {port}\n", f"port = {proxy.ports[each]}\n")
-            head = head.replace("[rpc]\n", f"[rpc]\nadvertised_port = {proxy.ports[node]}\n")
-            files[node].write_text(f"{head}\n[[seeds]]{seeds}")
+        for node, file in files.items():
+            file["rpc"]["advertised_port"] = proxy.ports[node.id]
+            for seed in file["seeds"]:
+                seed["port"] = proxy.ports[seed["id"]]
+            node.tell(file)
         with system(data, prepared=cluster) as running:
             yield running, proxy
     finally:

@@ -1,10 +1,19 @@
 """`tidelog start`: one node of a cluster, in this process."""
 
+from __future__ import annotations
+
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from tidelog.cluster.config import NodeConfig
+
+LINE: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 def start(
@@ -46,9 +55,27 @@ def start(
     level = getattr(logging, log_level.upper(), None)
     if not isinstance(level, int):
         raise typer.BadParameter(f"{log_level!r}: use debug, info, warning or error")
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     try:
-        run(load_node_config(config))
+        settings = load_node_config(config)
+        with _logging(settings, level):
+            run(settings)
     except (InvalidNodeConfig, StartFailed, OSError) as error:
         typer.echo(f"tidelog: this node cannot start: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@contextlib.contextmanager
+def _logging(settings: NodeConfig, level: int) -> Iterator[None]:
+    """Send log lines where the node's file wants them, the last ones included."""
+    if settings.log.file is None:
+        logging.basicConfig(level=level, format=LINE)
+        yield
+        return
+    from tidelog.server.logfile import log_to
+
+    path = settings.data / settings.log.file
+    handler = log_to(path, settings.log.max_bytes, settings.log.files, level, LINE)
+    try:
+        yield
+    finally:
+        handler.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -30,86 +31,174 @@ Data = Annotated[
 
 
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=31, help="How many.")] = 3,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            "-n",
+            min=1,
+            max=31,
+            help="Number of nodes of a new cluster. [default: 3]",
+            show_default=False,
+        ),
+    ] = None,
     data: Data = DEFAULT_DATA,
     kafka_port: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=0, max=65_000, help="Kafka port of the first node; the others follow. 0: any free."
+            min=0,
+            max=65_000,
+            help="Kafka port of the first node; the others take the ports that follow. 0 chooses "
+            "free ones. An existing cluster keeps its ports unless this is given. "
+            "[default: 9092]",
+            show_default=False,
         ),
-    ] = 9092,
+    ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return once the cluster takes writes.")
+        bool,
+        typer.Option("--detach", help="Run in the background: return once clients are served."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a cluster on this machine: three nodes, each a process, with a status screen.
+    """Start a cluster on this machine and show its status; Ctrl-C stops it.
 
-    Ctrl-C stops it. Started again on the same directory it goes on where it stopped. A node that
-    ends is not started again behind your back: the screen says so.
+    Each node is a process with a directory of its own below `--data`. If that directory holds a
+    cluster already, `up` starts the nodes that do not run and leaves the others alone. When it
+    finds nodes running it returns as soon as the missing ones serve clients, because the nodes
+    belong to another `up`, or run in the background; `tidelog down` stops them.
+
+    A node that ends is not restarted automatically: the screen says so, and another `tidelog up`
+    starts it again. Each node logs to `node-N/node.log`.
+
+    The exit status is 0 if every node serves clients, and 1 with the reason if a node cannot be
+    started.
 
     **Examples**
 
-    `tidelog up` three nodes at localhost:9092, 9093 and 9094
+    `tidelog up` runs three nodes at localhost:9092, 9093 and 9094
 
-    `tidelog up --nodes 1 --detach --data /tmp/dev` one node, in the background
+    `tidelog up --nodes 1 --detach --data /tmp/dev` runs one node in the background
 
-    `tidelog down --data /tmp/dev` and its end
+    `tidelog up --detach --data /tmp/dev` starts whatever is missing of it
+
+    `tidelog down --data /tmp/dev` stops it
     """
     from tidelog.server.nodes import ClusterFailed, LocalCluster
 
     cluster = LocalCluster(data)
     began = time.monotonic()
     try:
-        cluster.prepare(nodes, kafka_port)
-        cluster.start_all()
-        cluster.wait()
+        with cluster.alone():
+            ran = cluster.running
+            started = cluster.bring_up(nodes, kafka_port)
     except (ClusterFailed, OSError) as error:
-        with contextlib.suppress(ClusterFailed):
-            cluster.stop_all()
         fail(str(error))
-    except KeyboardInterrupt:
-        cluster.stop_all()
-        raise typer.Exit(130) from None
     took = time.monotonic() - began
     if as_json:
-        emit(_document(cluster, took))
-    if detach:
-        if not as_json:
-            note(
-                f"{plural(nodes, 'node')} ready in {took:.1f} s at {cluster.bootstrap}\n"
-                f"Stop with: tidelog down --data {data}"
-            )
+        emit(_document(cluster, started, took))
+    elif ran or detach:
+        note(_summary(cluster, ran, started, took))
+    if ran or detach:
         return
     try:
         _watch(cluster, took)
     finally:
         note("stopping")
-        cluster.stop_all()
+        _stop_all(cluster)
 
 
-def down(data: Data = DEFAULT_DATA) -> None:
-    """Stop the nodes of a cluster that `tidelog up` started.
+def _summary(cluster: LocalCluster, ran: list[int], started: list[int], took: float) -> str:
+    """Say what `up` found and did, and what to type next."""
+    if not ran:
+        did = f"{plural(len(started), 'node')} ready in {took:.1f} s"
+    elif started:
+        did = f"Started {_named(started)} in {took:.1f} s; {_named(ran)} ran already"
+    else:
+        did = f"The cluster in {cluster.data} runs already: nothing was started"
+    lines = [did, f"Kafka clients connect to {cluster.bootstrap or '(no node serves clients yet)'}"]
+    silent = [number for number in ran if cluster.node(number).address is None]
+    if silent:
+        lines.append(
+            f"{_named(silent).capitalize()} does not serve clients yet: see"
+            f" {cluster.node(silent[0]).directory / 'node.log'}"
+        )
+    lines.append(f"Stop with: tidelog down --data {shlex.quote(str(cluster.data))}")
+    return "\n".join(lines)
 
-    They hand over what they lead, flush and end. The data stays; `tidelog up` goes on with it.
+
+def _named(numbers: list[int]) -> str:
+    word = "node" if len(numbers) == 1 else "nodes"
+    return f"{word} {', '.join(map(str, numbers))}"
+
+
+def _stop_all(cluster: LocalCluster) -> None:
+    from tidelog.server.nodes import ClusterFailed
+
+    try:
+        with cluster.alone():
+            cluster.stop_all()
+    except ClusterFailed as error:
+        fail(str(error))
+
+
+def down(
+    data: Data = DEFAULT_DATA,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds that a node may take to stop before it is killed.",
+            metavar="SECONDS",
+        ),
+    ] = 15.0,
+    as_json: AsJson = False,
+) -> None:
+    """Stop the nodes of a cluster on this machine. The data stays.
+
+    Each node hands its leadership over, flushes and ends. One that has not ended after `--timeout`
+    seconds is killed, which loses nothing that was acknowledged: the node recovers at its next
+    start. Only a process that holds the lock of a node's directory is signalled.
+
+    The exit status is 0 if every node has stopped by itself or did not run, and 1 if one had to be
+    killed or still runs.
+
+    **Examples**
+
+    `tidelog down` stops the cluster in ./tidelog-data
+
+    `tidelog down --data /tmp/dev --timeout 60` gives busy nodes a minute
     """
-    from tidelog.server.nodes import ClusterFailed, LocalCluster
+    from tidelog.server.nodes import ClusterFailed, LocalCluster, Outcome
 
     cluster = LocalCluster(data)
     if not cluster.nodes:
-        fail(f"there is no cluster in {data}: say where it is with --data")
-    running = [node.id for node in cluster.nodes if node.pid is not None]
+        fail(f"There is no cluster in {data}: name its directory with --data")
     try:
-        cluster.stop_all()
-    except ClusterFailed as error:
+        with cluster.alone():
+            endings = cluster.end([node.id for node in cluster.nodes], timeout)
+    except (ClusterFailed, OSError) as error:
         fail(str(error))
-    note(f"stopped {plural(len(running), 'node')}" if running else "no node was running")
+    if as_json:
+        emit(
+            {
+                "nodes": [
+                    {"id": each.node, "pid": each.pid, "outcome": each.outcome.name.lower()}
+                    for each in endings
+                ]
+            }
+        )
+    else:
+        for each in endings:
+            note(str(each))
+    if any(each.outcome not in (Outcome.STOPPED, Outcome.NOT_RUNNING) for each in endings):
+        raise typer.Exit(1)
 
 
-def _document(cluster: LocalCluster, took: float) -> dict[str, Any]:
+def _document(cluster: LocalCluster, started: list[int], took: float) -> dict[str, Any]:
     return {
         "bootstrap": cluster.bootstrap,
         "ready_seconds": round(took, 3),
+        "started": started,
         "nodes": [
             {"id": node.id, "pid": node.pid, "kafka": node.address, "data": str(node.directory)}
             for node in cluster.nodes
@@ -121,7 +210,7 @@ def _document(cluster: LocalCluster, took: float) -> dict[str, Any]:
 
 
 def _watch(cluster: LocalCluster, took: float) -> None:
-    """Show how the cluster is until Ctrl-C, or until no node is left."""
+    """Show the status of the cluster until Ctrl-C, or until no node runs."""
     from rich.console import Console
     from rich.live import Live
 
@@ -137,8 +226,13 @@ def _watch(cluster: LocalCluster, took: float) -> None:
             for number, code in cluster.ended():
                 ended[number] = code
                 console.print(_obituary(cluster, number, code))
-            if len(ended) == len(cluster.nodes):
-                fail("no node is left")
+            running = cluster.running
+            for number in running:
+                ended.pop(number, None)  # another `tidelog up` has started it again
+            if not running:
+                if not any(ended.values()):
+                    return  # `tidelog down` has stopped them
+                fail("every node has ended: see the log of each, and start them again")
             screen.look()
             live.update(screen.draw(ended), refresh=True)
             time.sleep(REFRESH_S)

@@ -11,6 +11,11 @@
     [kafka]
     port = 9092
 
+    [log]
+    file = "node.log"
+    max_bytes = 10485760
+    files = 5
+
     [[seeds]]
     id = 1
     host = "10.0.0.1"
@@ -60,6 +65,15 @@ class Seed(_Strict):
     port: Annotated[int, Field(ge=1, lt=2**16)]
 
 
+class LogFile(_Strict):
+    """Where log lines go, and how many of them are kept."""
+
+    # None: to the error stream, for a supervisor that keeps it. A relative path begins in `data`.
+    file: Path | None = None
+    max_bytes: Annotated[int, Field(ge=64 << 10)] = 10 << 20  # of one file
+    files: Annotated[int, Field(ge=1, le=1000)] = 5  # the one that is written is among them
+
+
 class NodeConfig(_Strict):
     id: Annotated[int, Field(ge=0, le=MAX_NODE_ID)]
     data: Path
@@ -68,6 +82,7 @@ class NodeConfig(_Strict):
     rpc: Listener = Listener()
     kafka: Listener = Listener()
     seeds: tuple[Seed, ...] = ()
+    log: LogFile = LogFile()
     # Batches kept in memory for tail readers and followers, over all partitions of the node.
     cache_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20
     heartbeat_ms: Annotated[int, Field(ge=10, le=10_000)] = 100

@@ -14,7 +14,6 @@ so too. Only then do clients get to see this node, with metadata as new as its o
 
 import asyncio
 import contextlib
-import fcntl
 import itertools
 import json
 import logging
@@ -39,6 +38,7 @@ from tidelog.cluster.commands import CorruptCommand
 from tidelog.cluster.commands import decode as decode_command
 from tidelog.cluster.config import NodeConfig
 from tidelog.cluster.controller import Controller, wait_for
+from tidelog.cluster.directory import Taken, take
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.executor import Executor
 from tidelog.cluster.groups import Groups, Hosted
@@ -79,7 +79,6 @@ FLUSH_MS: Final = 100
 # The first founder stands at once and goes on asking while the others start.
 STAND_AGAIN_S: Final = (0.02,) * 5 + (0.05,) * 40
 IDENTITY: Final = "node.json"
-LOCK: Final = "lock"
 
 
 class StartFailed(Exception):
@@ -113,7 +112,7 @@ class Node:
         self.may_lead = True
         self.files = file_budget()
         self._limits = limits or Limits()
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
         self._known_peers: dict[NodeId, Address] = {}
         self._led_the_cluster = False
         self._told = NO_OFFSET  # how far the members of group 0 were told that it is committed
@@ -248,14 +247,11 @@ class Node:
         """Make sure that this is our directory, and that nobody else uses it."""
         data = self.config.data
         try:
-            data.mkdir(parents=True, exist_ok=True)
-            self._lock = (data / LOCK).open("a+")
+            self._lock = take(data)
+        except Taken as error:
+            raise StartFailed(f"another node uses {data}: stop {error} first") from error
         except OSError as error:
             raise StartFailed(f"{data} cannot be used for data: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StartFailed(f"another node uses {data}: stop it first") from error
         identity = _read_identity(data / IDENTITY)
         if identity is not None and identity["id"] != self.id:
             raise StartFailed(

@@ -23,7 +23,7 @@ from tidelog.cluster.node import Node
 from tidelog.kafka import KafkaServer
 from tidelog.kafka.apis import default_table
 from tidelog.kafka.groups.coordinator import Coordinator
-from tidelog.server.names import PID_FILE, SERVING_FILE
+from tidelog.server.names import SERVING_FILE
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,6 @@ async def _run(config: NodeConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     config.data.mkdir(parents=True, exist_ok=True)
-    pid = config.data / PID_FILE
     serving = config.data / SERVING_FILE
     server = Server(config)
     start = loop.create_task(server.start())
@@ -108,7 +107,6 @@ async def _run(config: NodeConfig) -> None:
         return
     start.result()
     _spare_the_collector()
-    pid.write_text(f"{os.getpid()}\n")
     _announce(serving, server)
     log.info("node %d serves Kafka clients at %s", config.id, server.address)
     try:
@@ -117,7 +115,6 @@ async def _run(config: NodeConfig) -> None:
     finally:
         serving.unlink(missing_ok=True)
         await server.stop()
-        pid.unlink(missing_ok=True)
 
 
 def _spare_the_collector() -> None:
