@@ -34,7 +34,8 @@ from pathlib import Path
 
 from tests.system.system import System
 
-from tidelog.server.names import NODE_FILE, PID_FILE, SERVING_FILE
+from tidelog.cluster.directory import LOCK
+from tidelog.server.names import NODE_FILE, SERVING_FILE
 from tidelog.server.nodes import LocalCluster, LocalNode
 
 ROOT_VARIABLE = "TIDELOG_TEST_POWER_ROOT"
@@ -48,7 +49,7 @@ DIRECTORY = "/"  # stands for a directory where a journal has the content of a f
 # The operator's own files, and what the harness reads: no node relies on them after a crash.
 KEPT = ("node.toml", "node.log")
 # Who runs is written for the harness, which would take a torn number for another process.
-GONE = (PID_FILE, SERVING_FILE)
+GONE = (LOCK, SERVING_FILE)
 
 
 def store_of(root: Path) -> Path:
