@@ -77,6 +77,8 @@ class FaultFile:
     def read(self, position: int, size: int) -> bytes:
         self._check()
         self._disk.reads += 1
+        if self._path in self._disk.unreadable:
+            raise OSError(errno.EIO, "a sector cannot be read")
         return self._inode.content()[position : position + size]
 
     def sync(self) -> None:
@@ -122,6 +124,7 @@ class FaultDisk:
         self.room: int | None = None  # bytes until the disk is full
         self.failing_syncs = 0  # how many syncs to come will fail
         self.refuse_truncate: str | tuple[str, ...] = ()  # ends of names of files not to be cut
+        self.unreadable: set[str] = set()  # files whose sectors cannot be read
         self.reads = 0
         self.open_files = 0
         self.most_open = 0

@@ -14,7 +14,6 @@ from typing import Final
 
 from tidelog.records import Offset, Term
 from tidelog.storage.disk import Disk
-from tidelog.storage.errors import DamagedLog
 from tidelog.storage.sealed import load_sealed, save_sealed
 
 _MAGIC: Final = b"TLC1"
@@ -38,9 +37,12 @@ class CheckpointFile:
         self._path = path
 
     def load(self) -> Checkpoint | None:
-        """Return the checkpoint saved last; None if none ever was, or if it is damaged."""
+        """Return the checkpoint saved last; None if none ever was, or if it is damaged.
+
+        A disk that cannot read it is no reason to stay away: what it sums up is in the log.
+        """
         payload: bytes | None = None
-        with contextlib.suppress(DamagedLog):
+        with contextlib.suppress(OSError):
             payload = load_sealed(self._disk, self._path, _MAGIC)
         if payload is None or len(payload) < _PLACE.size:
             return None

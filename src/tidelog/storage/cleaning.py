@@ -15,6 +15,7 @@ Per kind of batch:
   without records names no codec.
 - SNAPSHOT: only the newest keeps its content. PLACEHOLDER: only while it is the last of its
   segment. CONFIGURATION and CHANGELOG (a table's keys are not ours to judge) stay.
+- a batch whose records cannot be read under a right checksum was written so, and stays as it is.
 - the last offset of a segment survives, by a placeholder if need be: gaps never cross segments.
 
 Memory is bounded by counting entries; what does not fit is treated as if it might matter.
@@ -22,6 +23,7 @@ Memory is bounded by counting entries; what does not fit is treated as if it mig
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -33,6 +35,7 @@ from tidelog.records import (
     NO_PRODUCER,
     Batch,
     BatchType,
+    CorruptBatch,
     MarkerType,
     Offset,
     Record,
@@ -114,8 +117,9 @@ class Survey:
                     self._last_batches[producer] = batch.base_offset
             elif self._spend(2):
                 self._ends.setdefault(producer, []).append(batch.base_offset)
-                if read_marker(batch).type is MarkerType.COMMIT:
-                    self._commits.add(batch.base_offset)
+                with contextlib.suppress(CorruptBatch):
+                    if read_marker(batch).type is MarkerType.COMMIT:
+                        self._commits.add(batch.base_offset)
 
     def _spend(self, entries: int) -> bool:
         self._left -= entries
@@ -147,7 +151,11 @@ def map_keys(
     for batch in batches:
         if batch.last_offset <= cleaned or not _holds_values(batch, survey):
             continue
-        for record in read_records(batch):
+        try:
+            records = list(read_records(batch))
+        except CorruptBatch:
+            continue  # what cannot be read replaces nothing
+        for record in records:
             offset = Offset(batch.base_offset + record.offset_delta)
             if offset <= cleaned or record.key is None:
                 continue
@@ -183,7 +191,10 @@ class Cleaner:
         if batch.base_offset > self.covered:
             return batch
         last = batch.last_offset == segment_last
-        kept = self._judge(batch, last=last)
+        try:
+            kept = self._judge(batch, last=last)
+        except CorruptBatch:
+            return batch
         return placeholder(segment_last, batch.term) if kept is None and last else kept
 
     def _judge(self, batch: Batch, *, last: bool) -> Batch | None:

@@ -7,6 +7,9 @@ A round works on closed segments that were flushed and end at or below the bound
    beyond is left for the next round;
 3. rewrite every segment that loses something to `<name>.staging`, and sync it.
 
+Each of these passes checks the checksum of every batch it reads: a batch that is rewritten gets a
+new one, and rotten bytes must not get one that fits.
+
 That is `run`, on a worker thread, which touches files only. `Log.finish_compaction` then renames
 the new files over the old ones on the loop, oldest first; a read that still holds an old file
 goes on reading it. A crash at any moment leaves of each segment the old file or the new one, both
@@ -23,7 +26,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.records import Batch, CorruptBatch, Offset
+from tidelog.records import Batch, Offset
 from tidelog.storage.cleaning import AbortedTransaction, Cleaner, KeyMap, Survey, map_keys
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
@@ -100,14 +103,12 @@ class CompactionJob:
         budget = self.config.key_map_bytes
         survey = Survey(budget // 8)
         for segment in self.segments:
-            with _blaming(segment):
-                for batch in self._batches(segment):
-                    survey.note(batch)
+            for batch in self._batches(segment):
+                survey.note(batch)
         keys = KeyMap(budget - budget // 4)
         for segment in self.segments:
-            with _blaming(segment):
-                batches = self._batches(segment)
-                self.covered = map_keys(batches, survey, keys, self.cleaned, segment.last)
+            batches = self._batches(segment)
+            self.covered = map_keys(batches, survey, keys, self.cleaned, segment.last)
             if self.covered < segment.last:
                 break
         cleaner = Cleaner(
@@ -123,8 +124,7 @@ class CompactionJob:
         for segment, generation in zip(self.segments, self.generations, strict=True):
             if segment.base > self.covered:
                 break
-            with _blaming(segment):
-                self._rewrite(segment, generation, cleaner)
+            self._rewrite(segment, generation, cleaner)
         self.due = cleaner.due
 
     def _rewrite(self, segment: Segment, generation: int, cleaner: Cleaner) -> None:
@@ -159,15 +159,6 @@ class CompactionJob:
         for each in self.rewritten:
             discard(self.disk, each.segment)
         self.rewritten = []
-
-
-@contextlib.contextmanager
-def _blaming(segment: Segment) -> Iterator[None]:
-    """Say which segment holds records that cannot be read."""
-    try:
-        yield
-    except CorruptBatch as error:
-        raise DamagedLog(segment.path, error.position, segment.base, error.reason) from error
 
 
 def is_due(segments: Sequence[Segment], cleaned: Offset, due: int | None, now: int) -> bool:

@@ -3,12 +3,20 @@
 `LocalError` is a bug in the code above (a batch that does not follow the log, a cut inside a
 batch). `StorageError` is the disk's fault, and is an `OSError` with its number, so that a caller
 can tell a full disk from a broken one. `DamagedLog` is the one kind that waiting or retrying
-cannot mend: bytes that were flushed are not there any more.
+cannot mend: bytes that were flushed are gone or changed. A file that has vanished and a sector that
+the disk no longer reads count as well.
 """
 
 import errno
+from typing import Final
 
-from tidelog.records import Offset
+from tidelog.records import CorruptBatch, Offset
+
+# What a file system answers where the medium, or its own checksum, gave up on a read. Asking again
+# does not help, so this is damage; any other error may pass.
+_UNREADABLE: Final = frozenset(
+    {errno.EIO, errno.EBADMSG, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)}
+)
 
 
 class LocalError(Exception):
@@ -23,6 +31,15 @@ class StorageError(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror)
+
+
+class Unreadable(CorruptBatch):
+    """The disk does not return the bytes at this position: damage, never a torn append."""
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Whether a read failed because the bytes are lost, and not because the machine is short."""
+    return error.errno in _UNREADABLE
 
 
 class DamagedLog(StorageError):

@@ -13,6 +13,7 @@ Only batches that clients wrote have a time: client data and table changes. Ours
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -134,12 +135,9 @@ def write_index(disk: Disk, path: str, content: bytes) -> None:
 
 
 def read_index(disk: Disk, path: str) -> bytes:
-    """Return what is stored, b"" if nothing is."""
+    """Return what is stored, b"" if nothing is or the disk cannot read it."""
     try:
-        file = disk.open(path)
-    except FileNotFoundError:
+        with contextlib.closing(disk.open(path)) as file:
+            return file.read(0, file.size())
+    except OSError:
         return b""
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()

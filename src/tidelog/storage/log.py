@@ -40,7 +40,7 @@ from tidelog.storage.recovery import FILE_COST, Recovered, leave_marker, recover
 from tidelog.storage.segment import Segment, SegmentPool
 from tidelog.storage.state import WHOLE, LogState, RecoveryPoint, StateFile
 from tidelog.storage.tail import Tail
-from tidelog.storage.view import ReadableLog
+from tidelog.storage.view import ReadableLog, telling
 
 # Segments that one call may look into on the loop to know their sizes and heads. Some 20 us each;
 # after a start the next calls look at the rest.
@@ -250,6 +250,7 @@ class Log(ReadableLog):
 
     # --- Truncation ------------------------------------------------------------------------------
 
+    @telling
     def truncate_suffix(self, first_removed: Offset) -> None:
         """Remove everything from an offset on; it must not be inside a batch.
 
@@ -451,6 +452,7 @@ class Log(ReadableLog):
 
     # --- Merging ---------------------------------------------------------------------------------
 
+    @telling
     def prepare_merge(self, upto: Offset) -> MergeJob | None:
         """Fix a merge of closed neighbours that end at or below `upto`; None if none is worth it.
 

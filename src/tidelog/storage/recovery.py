@@ -40,7 +40,7 @@ from tidelog.records import NO_OFFSET, CorruptBatch, Offset
 from tidelog.storage.chain import Chain
 from tidelog.storage.config import BATCH_COST, LogConfig
 from tidelog.storage.disk import Disk, File
-from tidelog.storage.errors import DamagedLog, StorageError
+from tidelog.storage.errors import DamagedLog, StorageError, Unreadable
 from tidelog.storage.handles import Handle
 from tidelog.storage.index import SparseIndex
 from tidelog.storage.joined import JOINED_NAME, find_leftovers
@@ -244,6 +244,8 @@ def _scan_tail(
                 index.note(batch, position)
                 if position == 0:
                     segment.head = batch.type
+    except Unreadable as error:
+        raise DamagedLog(segment.path, error.position, expected, error.reason) from error
     except CorruptBatch:
         pass  # where it begins is `end`; what it is does not matter, as it was never flushed
     segment.last = Offset(expected - 1)

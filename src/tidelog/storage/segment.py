@@ -19,7 +19,7 @@ from typing import Final
 
 from tidelog.records import HEADER_SIZE, NO_OFFSET, Batch, BatchType, CorruptBatch, Offset, Term
 from tidelog.storage.disk import Disk, File
-from tidelog.storage.errors import DamagedLog
+from tidelog.storage.errors import DamagedLog, Unreadable, is_unreadable
 from tidelog.storage.handles import Handle, HandlePool
 from tidelog.storage.index import SparseIndex, read_index
 
@@ -35,6 +35,7 @@ SCAN_CHUNK: Final = 1 << 20
 _HEAD_CHUNK: Final = 4096
 # Base offset and length: enough to know where the next batch begins.
 _PREFIX: Final = struct.Struct(">qi")
+_BASE: Final = struct.Struct(">q")
 # Places remembered per open segment for readers that go on where they stopped.
 MAX_HINTS: Final = 64
 
@@ -144,10 +145,8 @@ SegmentPool = HandlePool[OpenSegment]
 
 def open_segment(disk: Disk, segment: Segment, interval: int) -> OpenSegment:
     """Open a closed segment, with its stored index or a new one; fill in what was unknown."""
-    try:
+    with blaming(segment):
         file = disk.open(segment.path)
-    except FileNotFoundError:
-        raise DamagedLog(segment.path, 0, segment.base, "the file is missing") from None
     try:
         size = file.size()
         index = load_index(disk, file, size, segment, segment.last)
@@ -175,7 +174,10 @@ def _fits(index: SparseIndex, file: File) -> bool:
     if entry is None:
         return False
     base, position = entry
-    prefix = file.read(position, _PREFIX.size)
+    try:
+        prefix = file.read(position, _PREFIX.size)
+    except OSError:
+        return False
     return len(prefix) == _PREFIX.size and _PREFIX.unpack(prefix)[0] == base
 
 
@@ -189,7 +191,7 @@ def build_index(file: File, size: int, segment: Segment, interval: int) -> Spars
 
 def read_head(disk: Disk, segment: Segment) -> Batch:
     """Return the first batch of a segment, without a look at its index or at what follows."""
-    try:
+    with blaming(segment):
         with contextlib.closing(disk.open(segment.path)) as file:
             view = memoryview(file.read(0, _HEAD_CHUNK))
             size = batch_size(view, 0)
@@ -197,19 +199,37 @@ def read_head(disk: Disk, segment: Segment) -> Batch:
                 view = memoryview(file.read(0, min(size, file.size())))
         head = parse_at(view, 0, 0)
         check_place(head, 0, segment, segment.base)
-    except FileNotFoundError:
-        raise DamagedLog(segment.path, 0, segment.base, "the file is missing") from None
-    except CorruptBatch as error:
-        raise DamagedLog(segment.path, error.position, segment.base, error.reason) from error
+        head.check_crc(0)
     return head
 
 
+@contextlib.contextmanager
+def blaming(segment: Segment) -> Iterator[None]:
+    """Name the segment that is missing, cannot be read, or does not hold what it should."""
+    try:
+        yield
+    except CorruptBatch as error:
+        raise DamagedLog(segment.path, error.position, segment.base, error.reason) from error
+    except FileNotFoundError:
+        raise DamagedLog(segment.path, 0, segment.base, "the file is missing") from None
+    except OSError as error:
+        if isinstance(error, DamagedLog) or not is_unreadable(error):
+            raise
+        raise DamagedLog(segment.path, 0, segment.base, f"it cannot be read: {error}") from error
+
+
 def sound(file: File, first: int, end: int, segment: Segment) -> Iterator[tuple[int, Batch]]:
-    """Walk the batches of a segment that was flushed; raise `DamagedLog` where it is not sound."""
+    """Walk the batches of a segment that was flushed; raise `DamagedLog` where it is not sound.
+
+    Checksums are checked, as everything that reads from a disk does: what comes out of here may be
+    written again, and must not get a new checksum over rotten bytes.
+    """
     expected = NO_OFFSET
     try:
         for position, batch in scan(file, first, end):
             check_place(batch, position, segment, expected)
+            check_end(batch, position, segment)
+            batch.check_crc(position)
             expected = Offset(batch.last_offset + 1)
             yield position, batch
     except CorruptBatch as error:
@@ -238,6 +258,26 @@ def check_place(batch: Batch, position: int, segment: Segment, expected: Offset)
         raise CorruptBatch(position, "a ghost, which is never stored")
 
 
+def check_end(batch: Batch, position: int, segment: Segment) -> None:
+    """Raise `CorruptBatch` if a batch claims more than its segment, whose end is known, covers.
+
+    Base offsets are not covered by the checksum: the places of the neighbours must tell.
+    """
+    if batch.last_offset > segment.last:
+        reason = f"offset {batch.last_offset} in a segment that ends at {segment.last}"
+        raise CorruptBatch(position, reason)
+
+
+def read_at(file: File, position: int, size: int) -> memoryview:
+    """Read a piece of a segment; what the disk has lost is damage at that position."""
+    try:
+        return memoryview(file.read(position, size))
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise Unreadable(position, f"the disk cannot read it: {error}") from error
+
+
 def scan(file: File, position: int, end: int) -> Iterator[tuple[int, Batch]]:
     """Walk the batches in [position, end) of a file, with their positions.
 
@@ -247,7 +287,7 @@ def scan(file: File, position: int, end: int) -> Iterator[tuple[int, Batch]]:
     chunk = SCAN_CHUNK
     while position < end:
         wanted = min(chunk, end - position)
-        view = memoryview(file.read(position, wanted))
+        view = read_at(file, position, wanted)
         at = 0
         while (size := batch_size(view, at)) <= len(view) - at:
             yield position + at, parse_at(view, at, position)
@@ -272,6 +312,11 @@ def batch_size(view: memoryview, at: int) -> int:
     if len(view) - at < _PREFIX.size:
         return HEADER_SIZE
     return max(int(_PREFIX.unpack_from(view, at)[1]) + _PREFIX.size, HEADER_SIZE)
+
+
+def next_base(view: memoryview, at: int) -> Offset | None:
+    """Return the base offset of the batch at `at`; None if the view does not reach it."""
+    return Offset(_BASE.unpack_from(view, at)[0]) if len(view) - at >= _BASE.size else None
 
 
 def parse_at(view: memoryview, at: int, position: int) -> Batch:

@@ -5,18 +5,45 @@ Nothing here appends, flushes or cuts; `log.py` does, and keeps the fields below
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Concatenate, ParamSpec, TypeVar
+
 from tidelog.records import NO_TERM, NO_TIMESTAMP, Batch, Offset, Term
 from tidelog.storage import reader
 from tidelog.storage.cache import CachedRun
 from tidelog.storage.config import LogConfig
 from tidelog.storage.describe import LogDescription, SegmentDescription, draw, gaps_of
-from tidelog.storage.errors import LocalError
+from tidelog.storage.errors import DamagedLog, LocalError
 from tidelog.storage.reader import Reader
 from tidelog.storage.recovery import Recovered
 from tidelog.storage.retention import Retainable, retention_bound
 from tidelog.storage.segment import UNKNOWN, Segment
 from tidelog.storage.state import StateFile
 from tidelog.storage.tail import Tail
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_L = TypeVar("_L", bound="ReadableLog")
+
+
+def telling(
+    method: Callable[Concatenate[_L, _P], _T],
+) -> Callable[Concatenate[_L, _P], _T]:
+    """Let the owner of the log know of damage that this method finds, before its caller does.
+
+    Many ask a log, and none of them but its owner can tell what damage means for the replica.
+    """
+
+    def told(self: _L, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return method(self, *args, **kwargs)
+        except DamagedLog as damage:
+            self.on_damage(damage)
+            raise
+
+    update_wrapper(told, method)
+    return told
 
 
 class ReadableLog:
@@ -45,6 +72,8 @@ class ReadableLog:
         self._point = found.point  # a place at or below `flushed`: where a restart could begin
         self.start = state.state.start
         self.dirty = self.flushed = found.dirty
+        # Called with what was found damaged, each time it is met.
+        self.on_damage: Callable[[DamagedLog], None] = _ignore_damage
 
     @property
     def truncations(self) -> int:
@@ -69,6 +98,7 @@ class ReadableLog:
 
     # --- Read ------------------------------------------------------------------------------------
 
+    @telling
     def read(
         self,
         start: Offset,
@@ -119,23 +149,27 @@ class ReadableLog:
             return offset
         return max(self._chain.first_of_term(term).base, self.start)
 
+    @telling
     def offset_at_time(
         self, timestamp: int, start: Offset | None = None
     ) -> tuple[Offset, int] | None:
         """Return offset and time of the first record of that time or later, from `start` on."""
         return self._reader.at_time(timestamp, self.start if start is None else start)
 
+    @telling
     def max_time(self) -> int:
         """Return the highest time of a record, NO_TIMESTAMP if there is none."""
         segments = (self._retainable(segment) for segment in self._chain)
         return max((segment.max_time for segment in segments), default=NO_TIMESTAMP)
 
+    @telling
     def last_configuration(self, upto: Offset) -> Batch | None:
         """Return the newest configuration that begins at or below `upto`."""
         return self._reader.last_configuration(min(upto, self.dirty), self.start)
 
     # --- Retention -------------------------------------------------------------------------------
 
+    @telling
     def retention_bound(
         self,
         now: int,
@@ -162,12 +196,14 @@ class ReadableLog:
             return Retainable(segment.last, segment.size, index.max_time)
         return Retainable(segment.last, segment.size, segment.max_time)
 
+    @telling
     def size(self) -> int:
         """Return the bytes of all segments. Looks into every segment once, then remembers."""
         return sum(self._retainable(segment).size for segment in self._chain)
 
     # --- For tools and tests ---------------------------------------------------------------------
 
+    @telling
     def describe(self, newest: int | None = None, upto: Offset | None = None) -> LogDescription:
         """Return the log as its files are, or its `newest` segments of that number.
 
@@ -194,6 +230,7 @@ class ReadableLog:
         batches = (batch for segment in self._chain for batch in self._reader.walk(segment))
         return draw((batch for batch in batches if batch.last_offset >= self.start), self.start)
 
+    @telling
     def verify(self) -> None:
         """Read everything, checksums included; raise `DamagedLog` at the first fault."""
         self._reader.verify()
@@ -224,3 +261,6 @@ class ReadableLog:
             f"{self._directory} start={self.start} flushed={self.flushed} dirty={self.dirty} "
             f"term={self.last_term} segments={self.segments}"
         )
+
+
+def _ignore_damage(_: DamagedLog) -> None: ...
