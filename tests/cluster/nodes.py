@@ -9,14 +9,17 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from tidelog.cluster.config import Listener, NodeConfig, Seed
+from tidelog.cluster.jointoken import JoinToken
 from tidelog.cluster.model import Address
 from tidelog.cluster.node import Node
 from tidelog.cluster.partition import Partition, Produced, ProduceFailed
 from tidelog.raft.events import Refusal
 from tidelog.raft.types import Level
 from tidelog.records import Record, build_batch
+from tidelog.rpc import Secret
 
 HOST = "127.0.0.1"
+TOKEN = JoinToken(Secret(bytes(range(32)))).encode()  # of every cluster of the tests
 PATIENCE = 60.0
 # Nothing was written, and somebody else will take it.
 AGAIN = (Refusal.TRANSFERRING, Refusal.NOT_LEADER, Refusal.NOT_READY)
@@ -59,6 +62,7 @@ class Nodes:
             rack=rack,
             rpc=Listener(port=port),
             seeds=self._seeds,
+            token=TOKEN,
             housekeeping_s=0.2,
         )
 

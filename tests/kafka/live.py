@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import uvloop
-from tests.cluster.nodes import HOST, PATIENCE, free_ports
+from tests.cluster.nodes import HOST, PATIENCE, TOKEN, free_ports
 
 from tidelog.cluster.config import Listener, NodeConfig, Seed
 from tidelog.cluster.model import Address
@@ -32,6 +32,7 @@ class Live:
                 data=data / f"node-{seed.id}",
                 rpc=Listener(port=seed.port),
                 seeds=seeds,
+                token=TOKEN,
                 housekeeping_s=0.2,
             )
             for seed in seeds

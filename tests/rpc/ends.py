@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 
 from tidelog.raft.messages import AppendRequest, Message
 from tidelog.raft.types import NodeId
-from tidelog.rpc import Limits, Network, RpcError
+from tidelog.rpc import Limits, Network, RpcError, Secret
 from tidelog.rpc.frames import HEADER_SIZE, Frame, Hello, Kind, Lane, frame
+from tidelog.rpc.secret import Side
 
 HOST = "127.0.0.1"
 CLUSTER = "harbour"
+SECRET = Secret(bytes(range(32)))
 PATIENCE = 60.0  # seconds that a shared machine may take for what takes milliseconds
 
 ECHO, REFUSE, FAIL, HANG, GROW = range(5)  # methods that an `Ear` serves
@@ -28,6 +30,7 @@ class Ear:
         self.replies: list[tuple[NodeId, bytes]] = []
         self.peers: list[str] = []  # "+2" connected, "-2" lost
         self.callers: list[NodeId] = []
+        self.lanes: list[Lane] = []  # on which the calls came
         self.hanging = 0
         self.beat_error: Exception | None = None
         self.message_error: Exception | None = None
@@ -54,8 +57,9 @@ class Ear:
             raise self.beat_error
         self.replies.append((sender, body))
 
-    async def on_call(self, sender: NodeId, method: int, payload: bytes) -> bytes:
+    async def on_call(self, sender: NodeId, lane: Lane, method: int, payload: bytes) -> bytes:
         self.callers.append(sender)
+        self.lanes.append(lane)
         if method == REFUSE:
             raise RpcError("not today")
         if method == FAIL:
@@ -84,10 +88,16 @@ class Ear:
 class End:
     """One node: its network and its ear."""
 
-    def __init__(self, number: int, cluster: str = CLUSTER, limits: Limits = Limits()) -> None:
+    def __init__(
+        self,
+        number: int,
+        cluster: str = CLUSTER,
+        limits: Limits = Limits(),
+        secret: Secret = SECRET,
+    ) -> None:
         self.id = NodeId(number)
         self.ear = Ear()
-        self.network = Network(self.id, cluster, self.ear, limits=limits)
+        self.network = Network(self.id, cluster, secret, self.ear, limits=limits)
         self.stats = self.network.stats
         self.port = 0
 
@@ -139,7 +149,44 @@ async def raises_nothing(step: Awaitable[object]) -> None:
 
 
 def hello(lane: Lane = Lane.CONTROL, node: int = 9, cluster: str = CLUSTER) -> bytes:
-    return wire(Kind.HELLO, Hello(lane, NodeId(node), cluster).encode())
+    return wire(Kind.HELLO, hello_body(lane, node, cluster))
+
+
+def hello_body(lane: Lane = Lane.CONTROL, node: int = 9, cluster: str = CLUSTER) -> bytes:
+    return Hello(lane, NodeId(node), cluster).encode()
+
+
+async def shake(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    lane: Lane = Lane.CONTROL,
+    node: int = 9,
+    *,
+    secret: Secret = SECRET,
+    then: bytes = b"",
+) -> None:
+    """Do the dialer's part of a handshake by hand; `then` follows in the same segment."""
+    said = hello_body(lane, node)
+    writer.write(wire(Kind.HELLO, said))
+    heard = bytes((await read_frame(reader)).body)
+    proof = await read_frame(reader)
+    assert proof.kind is Kind.PROOF
+    writer.write(wire(Kind.PROOF, secret.prove(Side.DIALER, said, heard)) + then)
+
+
+async def answer_shake(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    node: int = 9,
+    *,
+    secret: Secret = SECRET,
+) -> None:
+    """Do the listener's part of a handshake by hand."""
+    heard = bytes((await read_frame(reader)).body)
+    said = hello_body(Hello.decode(memoryview(heard)).lane, node)
+    writer.write(wire(Kind.HELLO, said))
+    writer.write(wire(Kind.PROOF, secret.prove(Side.LISTENER, heard, said)))
+    assert (await read_frame(reader)).kind is Kind.PROOF
 
 
 def wire(kind: Kind, body: bytes = b"", call_id: int = 0) -> bytes:

@@ -21,7 +21,7 @@ from tests.rpc.ends import (
 )
 
 from tidelog.raft.types import NodeId
-from tidelog.rpc import Limits, RpcError, RpcTimeout, Unreachable
+from tidelog.rpc import Lane, Limits, RpcError, RpcTimeout, Unreachable
 
 ONE, TWO = NodeId(1), NodeId(2)
 QUICK = Limits(backoff_first=0.01, backoff_most=0.05)
@@ -227,53 +227,53 @@ def test_an_answer_that_meets_a_full_queue_is_dropped_and_counted(run: Run) -> N
     run(main())
 
 
-# --- Guests -------------------------------------------------------------------------------------
+# --- Newcomers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cluster", ["", CLUSTER])
-def test_a_guest_may_call_whoever_listens_there(run: Run, cluster: str) -> None:
+def test_a_newcomer_that_knows_the_secret_may_call_an_address(run: Run) -> None:
     async def main() -> None:
         async with two_ends(QUICK) as (_, two):
-            guest = End(-1, cluster, QUICK)
-            answer = await guest.network.call_address(HOST, two.port, ECHO, b"join", PATIENCE)
+            newcomer = End(-1, CLUSTER, QUICK)
+            answer = await newcomer.network.call_address(HOST, two.port, ECHO, b"join", PATIENCE)
             assert answer == b"join"
             assert two.ear.callers == [-1]
-            assert guest.ear.peers == []  # peers are those we know by id
+            assert two.ear.lanes == [Lane.NEWCOMER]
+            assert newcomer.ear.peers == []  # peers are those we know by id
             await until(lambda: two.network._keeper.open == 0)  # a connection for this call alone
-            await guest.close()
+            await newcomer.close()
 
     run(main())
 
 
-def test_many_guests_without_an_id_do_not_push_each_other_out(run: Run) -> None:
+def test_many_newcomers_without_an_id_do_not_push_each_other_out(run: Run) -> None:
     async def main() -> None:
         async with two_ends(QUICK) as (_, two):
-            guest = End(-1, "", QUICK)
+            newcomer = End(-1, CLUSTER, QUICK)
             answers = await asyncio.gather(
                 *[
-                    guest.network.call_address(HOST, two.port, ECHO, bytes([i]), PATIENCE)
+                    newcomer.network.call_address(HOST, two.port, ECHO, bytes([i]), PATIENCE)
                     for i in range(20)
                 ]
             )
             assert answers == [bytes([i]) for i in range(20)]
-            await guest.close()
+            await newcomer.close()
 
     run(main())
 
 
-def test_a_guest_of_another_cluster_is_refused(run: Run) -> None:
+def test_a_newcomer_of_another_cluster_is_refused(run: Run) -> None:
     async def main() -> None:
         async with two_ends(QUICK) as (_, two):
-            guest = End(-1, "elsewhere", QUICK)
+            newcomer = End(-1, "elsewhere", QUICK)
             with pytest.raises(Unreachable, match="belongs to cluster"):
-                await guest.network.call_address(HOST, two.port, ECHO, b"join", PATIENCE)
+                await newcomer.network.call_address(HOST, two.port, ECHO, b"join", PATIENCE)
             assert two.ear.callers == []
-            await guest.close()
+            await newcomer.close()
 
     run(main())
 
 
-def test_a_guest_whose_address_nobody_has_is_unreachable(
+def test_a_newcomer_whose_address_nobody_has_is_unreachable(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

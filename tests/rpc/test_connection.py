@@ -58,8 +58,12 @@ class Sitter:
     def opened(self, connection: Connection) -> None:
         connection.say_hello(HELLO)
 
-    def greeted(self, connection: Connection, hello: Hello) -> None:
+    def greeted(self, connection: Connection, hello: Hello) -> bool:
         assert hello == HELLO
+        return False
+
+    def proven(self, connection: Connection, proof: bytes) -> None:
+        raise AssertionError("no proof was asked for")
 
     def on_frame(self, connection: Connection, frame: Frame) -> None:
         self.frames.append(frame)

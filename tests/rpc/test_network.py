@@ -350,15 +350,27 @@ def test_nobody_may_speak_for_us_or_for_somebody_else(
     assert "n1 sent a message of n5" in caplog.text
 
 
-def test_a_node_that_joined_says_who_it_became(run: Run) -> None:
+def test_clusters_of_one_name_and_secret_are_told_apart_by_their_ids(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
-        async with two_ends(QUICK) as (_, two):
-            newcomer = End(-1, "", QUICK)
-            newcomer.network.identify(NodeId(3), CLUSTER)
-            newcomer.knows(two)
-            newcomer.network.send(TWO, append(3, 2, 1))
+        async with two_ends(QUICK) as (one, two):
+            one.network.identify("first")
+            two.network.identify("second")
+            one.network.send(TWO, append(1, 2, 1))
+            await until(lambda: one.stats.connect_failures and two.stats.corrupt_connections)
+            assert not two.ear.heard
+
+    run(main())
+    assert "its id is 'second' and ours 'first'" in caplog.text
+
+
+def test_a_node_that_does_not_know_the_id_of_its_cluster_yet_is_welcome(run: Run) -> None:
+    async def main() -> None:
+        async with two_ends(QUICK) as (one, two):
+            two.network.identify("first")
+            one.network.send(TWO, append(1, 2, 1))
             await until(lambda: two.ear.seqs == [1])
-            await newcomer.close()
 
     run(main())
 

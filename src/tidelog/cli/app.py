@@ -30,7 +30,7 @@ class Commands(LazyGroup):
         Entry("lake", "tidelog.cli.lake:app", "Move topics to Iceberg tables.", USE),
         Entry("pipeline", "tidelog.cli.pipeline:app", "Run pipelines on Spark.", USE),
         Entry("cluster", "tidelog.cli.cluster:app", "See how the cluster is.", OPERATE),
-        Entry("node", "tidelog.cli.node:app", "Empty a node, or remove it.", OPERATE),
+        Entry("node", "tidelog.cli.node:app", "Empty, remove or add a node.", OPERATE),
         Entry("config", "tidelog.cli.config:app", "See and change cluster settings.", OPERATE),
         Entry("log", "tidelog.cli.log:app", "Draw the log of a partition.", OPERATE),
         Entry("sim", "tidelog.cli.sim:sim", "Judge the core in simulated worlds.", PROVE),

@@ -1,25 +1,38 @@
-"""`tidelog node`: take leadership off a node, give it back, or remove the node for good."""
+"""`tidelog node`: drain a node, remove it for good, or print a token for another one."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidelog.cli.common import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, emit, fail, run
+from tidelog.cli.common import (
+    CONTACT_SECONDS,
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    emit,
+    fail,
+    note,
+    run,
+)
 
 if TYPE_CHECKING:
     from tidelog.client import Cluster
+    from tidelog.cluster.jointoken import Kept, Place
 
 POLL_SECONDS: Final = 0.25
 
 app = typer.Typer(
     help=(
-        "Empty a node, or remove it.\n\n"
+        "Empty a node, remove it, or let another one join.\n\n"
         "**Examples**\n\n"
         "`tidelog node drain 2` before a restart of node 2, `tidelog node undrain 2` after it\n\n"
-        "`tidelog node decommission 2` moves everything off node 2 and takes it out"
+        "`tidelog node decommission 2` moves everything off node 2 and takes it out\n\n"
+        "`tidelog node token --data /var/lib/tidelog` prints what a new node needs to join"
     ),
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -80,6 +93,93 @@ def decommission(
         f"Node {node} is out of the cluster: it can be stopped.",
         f"Node {node} is being emptied.",
     )
+
+
+@app.command()
+def token(
+    new: Annotated[
+        bool,
+        typer.Option("--new", help="Make a token for a cluster that is yet to be founded."),
+    ] = False,
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data", "-d", help="Data directory of a member, on this machine.", file_okay=False
+        ),
+    ] = Path("tidelog-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Print the join token: one word that a node needs when it starts for the first time.
+
+    It carries the secret that the nodes of a cluster prove to each other, and the addresses of the
+    members if the node is running. Keep it like a password. Run this command on the machine of a
+    member, as the user that runs the node: the secret is in a file of its data directory, and no
+    node hands it out over the network.
+
+    **Examples**
+
+    `tidelog node token --new > token` before several nodes found a cluster; start all of them with
+    `tidelog start --token-file token`
+
+    `tidelog node token --data /var/lib/tidelog` on a member, to add a node
+    """
+    from tidelog.cluster.jointoken import JoinToken, SecretTrouble
+    from tidelog.rpc import Secret
+
+    if new:
+        made = JoinToken(Secret.new())
+    else:
+        try:
+            directory, kept = _secret_below(data)
+        except SecretTrouble as error:
+            fail(str(error))
+        made = JoinToken(kept.secret, kept.cluster_id, _members(directory))
+        if not made.seeds:
+            note(
+                f"The node in {directory} does not answer, so the token names no member: give the"
+                " new node seeds in its configuration file."
+            )
+    if as_json:
+        seeds = [each._asdict() for each in made.seeds]
+        emit({"token": made.encode(), "cluster_id": made.cluster_id or None, "seeds": seeds})
+    else:
+        typer.echo(made.encode())
+
+
+def _secret_below(data: Path) -> tuple[Path, Kept]:
+    """Find the secret in a node's directory, or in one of a cluster of `tidelog up`."""
+    from tidelog.cluster.jointoken import SECRET_FILE, read_secret
+
+    found = ((each, read_secret(each)) for each in (data, *sorted(data.glob("node-*"))))
+    directory, kept = next(((each, kept) for each, kept in found if kept is not None), (data, None))
+    if kept is None:
+        fail(
+            f"there is no {SECRET_FILE} in {data}. It is in the data directory of each member, on"
+            " the machine of that member: say where with --data. Before the founding, use --new"
+        )
+    return directory, kept
+
+
+def _members(directory: Path) -> tuple[Place, ...]:
+    """Ask the node that uses this directory where the members are; nothing if it is not there."""
+    from tidelog.client import ClientError, Cluster, operate
+    from tidelog.cluster.jointoken import Place
+    from tidelog.server.nodes import LocalNode
+
+    async def ask(bootstrap: str) -> list[dict[str, Any]]:
+        async with Cluster(bootstrap, client_id="tidelog-cli", timeout=CONTACT_SECONDS) as cluster:
+            found: dict[str, Any] = await operate(cluster, "status")
+            nodes: list[dict[str, Any]] = found["nodes"]
+            return nodes
+
+    address = LocalNode(0, directory).address
+    if address is None:
+        return ()
+    with contextlib.suppress(ClientError):
+        nodes = asyncio.run(ask(address))
+        split = [(each["id"], each["rpc"].rpartition(":")) for each in nodes]
+        return tuple(Place(number, host, int(port)) for number, (host, _, port) in split)
+    return ()
 
 
 def _carry_out(

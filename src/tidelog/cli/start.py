@@ -21,6 +21,22 @@ def start(
         Path,
         typer.Option("--config", "-c", help="The node's TOML file.", exists=True, dir_okay=False),
     ],
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TIDELOG_TOKEN",
+            show_envvar=True,
+            help="Join token, for the first start. Other users of the machine can read a command"
+            " line: prefer the file or the environment.",
+            metavar="TOKEN",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TIDELOG_TOKEN_FILE", show_envvar=True, help="File that holds the join token."
+        ),
+    ] = None,
     log_level: Annotated[
         str, typer.Option(help="How much to say: debug, info, warning or error.")
     ] = "info",
@@ -47,6 +63,12 @@ def start(
 
     Every founder has the same list of seeds. A node that is not in it joins their cluster. On a
     laptop, `tidelog up` writes such files and starts three nodes.
+
+    The nodes of a cluster share a secret, which a join token carries. Before several nodes found a
+    cluster, run `tidelog node token --new` once; to add a node, run `tidelog node token` on the
+    machine of a member. Start each node with that token. It is needed for the first start only:
+    after that the secret is in the data directory. A node that founds a cluster alone makes the
+    secret itself.
     """
     from tidelog.cluster.config import InvalidNodeConfig, load_node_config
     from tidelog.cluster.node import StartFailed
@@ -56,7 +78,7 @@ def start(
     if not isinstance(level, int):
         raise typer.BadParameter(f"{log_level!r}: use debug, info, warning or error")
     try:
-        settings = load_node_config(config)
+        settings = _with_token(load_node_config(config), token, token_file)
         with _logging(settings, level):
             run(settings)
     except (InvalidNodeConfig, StartFailed, OSError) as error:
@@ -79,3 +101,12 @@ def _logging(settings: NodeConfig, level: int) -> Iterator[None]:
         yield
     finally:
         handler.close()
+
+
+def _with_token(config: NodeConfig, token: str | None, token_file: Path | None) -> NodeConfig:
+    """Let what the command line or the environment says take the place of the file's."""
+    if token is not None:
+        return config.model_copy(update={"token": token, "token_file": None})
+    if token_file is not None:
+        return config.model_copy(update={"token": None, "token_file": token_file})
+    return config

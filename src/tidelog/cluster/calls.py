@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from tidelog.cluster import strictjson
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import Address
 from tidelog.cluster.state import Result
 from tidelog.raft.types import NodeId, Vnode
+from tidelog.rpc import Lane
 
 
 class Call(IntEnum):
@@ -19,6 +21,29 @@ class Call(IntEnum):
     CLAIMS = 4  # what the sender leads (`leaders.encode_claims`)
     TRANSFER = 5  # `Handover`: give leadership of a group away; its leader only
     OPERATE = 6  # an operation about the node that is asked (`operations.py`)
+
+
+# What the other end of a connection may ask, by what it has proven. A call that is in none of these
+# sets is unknown to this release, and refused as such.
+MAY_CALL: Final = {
+    Lane.GUEST: frozenset({Call.PING}),
+    Lane.NEWCOMER: frozenset({Call.PING, Call.JOIN}),
+    Lane.CONTROL: frozenset(Call),
+    Lane.DATA: frozenset[Call](),
+}
+
+
+def forbidden(lane: Lane, method: int) -> ClusterError:
+    """Why a call is refused that is not in `MAY_CALL`."""
+    if method not in frozenset(Call):
+        return ClusterError(
+            Problem.UNAVAILABLE, f"there is no call {method} in this release: upgrade this node"
+        )
+    return ClusterError(
+        Problem.FORBIDDEN,
+        f"{Call(method).name} is refused to a {lane.name.lower()}: only a node that has joined the"
+        " cluster may ask for it",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
     id = 1
     data = "/var/lib/tidelog"
+    token_file = "/etc/tidelog/join-token"
     cluster = "orders"
     rack = "a"
 
@@ -21,7 +22,9 @@
     host = "10.0.0.1"
     port = 9192
 
-The seeds found a new cluster together. A node that is not among them asks them to let it join.
+The seeds found a new cluster together. A node that is not among them asks them to let it join. All
+need the same join token, once (`jointoken.py`); only a node that founds a cluster alone makes the
+secret itself. A token that names members takes the place of seeds.
 """
 
 import tomllib
@@ -30,6 +33,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tidelog.cluster.jointoken import InvalidToken, JoinToken, Place
 from tidelog.cluster.model import MAX_NODE_ID
 
 Port = Annotated[int, Field(ge=0, lt=2**16)]
@@ -78,6 +82,9 @@ class NodeConfig(_Strict):
     id: Annotated[int, Field(ge=0, le=MAX_NODE_ID)]
     data: Path
     cluster: Annotated[str, Field(min_length=1, max_length=200)] = "tidelog"
+    # How a node that starts for the first time gets to know the cluster's secret: one of the two.
+    token: Annotated[str | None, Field(repr=False)] = None
+    token_file: Path | None = None
     rack: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     rpc: Listener = Listener()
     kafka: Listener = Listener()
@@ -99,7 +106,32 @@ class NodeConfig(_Strict):
             raise ValueError("two seeds have the same id")
         if self.heartbeat_ms * 3 > self.election_timeout_ms:
             raise ValueError("election_timeout_ms must be at least three times heartbeat_ms")
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("token and token_file are two ways to say the same: use one")
         return self
+
+    def join_token(self) -> JoinToken | None:
+        """Return the token that this node was given; raises `InvalidToken`."""
+        if self.token is not None:
+            return JoinToken.decode(self.token)
+        if self.token_file is None:
+            return None
+        try:
+            return JoinToken.decode(self.token_file.read_text())
+        except InvalidToken as error:
+            raise InvalidToken(f"{self.token_file}: {error}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidToken(f"{self.token_file} cannot be read: {error}") from error
+
+    def with_seeds(self, places: tuple[Place, ...]) -> "NodeConfig":
+        """Return this with the members that a join token named, unless it names seeds itself.
+
+        They are addresses to ask, not founders: this node is never one of them.
+        """
+        if self.seeds:
+            return self
+        others = (each for each in places if each.id != self.id)
+        return self.model_copy(update={"seeds": tuple(Seed(**each._asdict()) for each in others)})
 
     @property
     def founds(self) -> bool:

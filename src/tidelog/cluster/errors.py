@@ -20,6 +20,7 @@ class Problem(Enum):
     NOT_CHANGING = "nothing in progress"
     UNAVAILABLE = "unavailable"
     STORAGE = "the disk refused"
+    FORBIDDEN = "not allowed"
 
 
 class ClusterError(Exception):

@@ -14,6 +14,7 @@ so too. Only then do clients get to see this node, with metadata as new as its o
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import json
 import logging
@@ -26,11 +27,13 @@ from typing import IO, Final
 
 from tidelog.cluster import strictjson
 from tidelog.cluster.calls import (
+    MAY_CALL,
     Admission,
     Application,
     Call,
     Handover,
     encode_result,
+    forbidden,
     refusal_of,
     refusal_text,
 )
@@ -43,6 +46,14 @@ from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.executor import Executor
 from tidelog.cluster.groups import Groups, Hosted
 from tidelog.cluster.hosting import Hosting
+from tidelog.cluster.jointoken import (
+    InvalidToken,
+    Kept,
+    SecretTrouble,
+    keep_secret,
+    read_secret,
+    settle_secret,
+)
 from tidelog.cluster.leaders import Claim, CorruptClaims, LeaderTable
 from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
 from tidelog.cluster.operations import Operations
@@ -57,7 +68,7 @@ from tidelog.raft.core import Options
 from tidelog.raft.messages import Message
 from tidelog.raft.types import GroupId, NodeId, Vnode
 from tidelog.records import NO_OFFSET
-from tidelog.rpc import Limits, Network, RpcError, Unreachable
+from tidelog.rpc import Lane, Limits, Network, RpcError, Unreachable
 from tidelog.storage import (
     OPEN_MARKS,
     BatchCache,
@@ -97,7 +108,7 @@ class Node:
     def __init__(self, config: NodeConfig, *, limits: Limits | None = None) -> None:
         self.config = config
         self.id = NodeId(config.id)
-        self.founders = tuple(NodeId(seed.id) for seed in config.seeds) or (self.id,)
+        self.founders = founders_of(config)
         self.loop: asyncio.AbstractEventLoop
         self.state = ClusterState()
         self.leaders = LeaderTable()
@@ -112,6 +123,7 @@ class Node:
         self.may_lead = True
         self.files = file_budget()
         self._limits = limits or Limits()
+        self._kept: Kept  # the cluster's secret, and which cluster that is
         self._lock: IO[bytes] | None = None
         self._known_peers: dict[NodeId, Address] = {}
         self._led_the_cluster = False
@@ -180,6 +192,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         try:
             self._take_directory()
+            self._learn_secret()
         except StartFailed:
             self._release_directory()
             raise
@@ -187,7 +200,10 @@ class Node:
         config = self.config
         peers = min(self._limits.inbound_connections, self.files.peers)
         limits = replace(self._limits, inbound_connections=peers)
-        self.network = Network(self.id, config.cluster, self, limits=limits)
+        secret = self._kept.secret
+        self.network = Network(self.id, config.cluster, secret, self, limits=limits)
+        self.network.identify(self._kept.cluster_id)
+        self.operations.gauges["rpc_stats"] = lambda: dataclasses.asdict(self.network.stats)
         self.executor = Executor(self.loop)
         beats = Beats(
             self.id,
@@ -258,6 +274,29 @@ class Node:
                 f"{data} holds the data of node {identity['id']}, and this is node {self.id}:"
                 " use another directory"
             )
+
+    def _learn_secret(self) -> None:
+        """Find the secret that this node's connections prove, and members to ask."""
+        config = self.config
+        try:
+            # The file of a token may go once this node has started with it.
+            spent = config.token_file is not None and not config.token_file.exists()
+            token = None if spent and read_secret(config.data) else config.join_token()
+            self._kept = settle_secret(config.data, token, alone=self.founders == (self.id,))
+            self.config = config.with_seeds(token.seeds if token else self._kept.seeds)
+        except (InvalidToken, SecretTrouble) as error:
+            raise StartFailed(str(error)) from error
+        self.founders = founders_of(self.config)
+
+    def _note_cluster(self) -> None:
+        """Group 0 says which cluster this is: hold every connection to that from now on."""
+        cluster_id = self.state.cluster_id
+        if not cluster_id or cluster_id == self._kept.cluster_id:
+            return
+        self._kept = replace(self._kept, cluster_id=cluster_id)
+        self.network.identify(cluster_id)
+        data, kept = self.config.data, self._kept
+        self.executor.submit("open", lambda: keep_secret(data, kept), _complain_of_secret)
 
     # --- Group 0 ---------------------------------------------------------------------------------
 
@@ -386,6 +425,7 @@ class Node:
     # --- The cluster changes ---------------------------------------------------------------------
 
     def _state_changed(self) -> None:
+        self._note_cluster()
         for member in self.state.members.values():
             if member.id != self.id:
                 self._set_peer(member.id, member.rpc)
@@ -439,7 +479,10 @@ class Node:
     def on_peer_lost(self, node_id: NodeId) -> None:
         self.presence.connection_lost(node_id)
 
-    async def on_call(self, sender: NodeId, method: int, payload: bytes) -> bytes:
+    async def on_call(self, sender: NodeId, lane: Lane, method: int, payload: bytes) -> bytes:
+        if method not in MAY_CALL[lane]:
+            self.network.stats.refused_calls += 1
+            raise RpcError(refusal_text(forbidden(lane, method)))
         try:
             match method:
                 case Call.PING:
@@ -447,6 +490,7 @@ class Node:
                 case Call.JOIN:
                     return await self._on_join(payload)
                 case Call.PROPOSE:
+                    self._check_membership(sender)
                     command = decode_command(payload)
                     return encode_result(await self.controller.carry_out(command, JOIN_ATTEMPT_S))
                 case Call.CLAIMS:
@@ -462,11 +506,20 @@ class Node:
             raise RpcError(str(error)) from error
         raise RpcError(f"there is no call {method} in this release: upgrade this node")
 
+    def _check_membership(self, sender: NodeId) -> None:
+        """Refuse a node that knows the secret and was removed, or has not joined yet."""
+        if sender not in self.state.members and self.controller_id() == self.id:
+            self.network.stats.refused_calls += 1
+            raise ClusterError(
+                Problem.FORBIDDEN,
+                f"node {sender} is not a member of this cluster and changes nothing",
+            )
+
     async def ask(self, node: NodeId, call: Call, payload: bytes, timeout: float) -> bytes:
         """Call a node, which may be this one; raises `ClusterError`."""
         try:
             if node == self.id:
-                return await self.on_call(self.id, call, payload)
+                return await self.on_call(self.id, Lane.CONTROL, call, payload)
             return await self.network.call(node, call, payload, timeout)
         except RpcError as error:
             raise refusal_of(str(error)) from error
@@ -494,6 +547,15 @@ class Node:
         if isinstance(outcome, ev.Refused):
             raise ClusterError(Problem.UNAVAILABLE, f"not handed over: {outcome.why.value}")
         return b""
+
+
+def founders_of(config: NodeConfig) -> tuple[NodeId, ...]:
+    return tuple(NodeId(seed.id) for seed in config.seeds) or (NodeId(config.id),)
+
+
+def _complain_of_secret(error: OSError | None) -> None:
+    if error is not None:
+        log.warning("the id of the cluster could not be kept beside its secret: %s", error)
 
 
 def _read_identity(path: Path) -> "dict[str, int] | None":

@@ -28,6 +28,7 @@ CODES: Final = {
     Problem.NOT_CHANGING: ErrorCode.no_reassignment_in_progress,
     Problem.UNAVAILABLE: ErrorCode.request_timed_out,
     Problem.STORAGE: ErrorCode.kafka_storage_error,
+    Problem.FORBIDDEN: ErrorCode.cluster_authorization_failed,
 }
 
 

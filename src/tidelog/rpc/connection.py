@@ -7,7 +7,7 @@ Rules:
   transport, so that many small frames cost one system call. While the transport has enough, frames
   wait here.
 - What waits, here and in the transport together, is bounded; a frame beyond the bound is refused.
-- Frames may be queued before the connection is open; they leave once both ends have said HELLO.
+- Frames may be queued before the connection is open; they leave once the handshake is over.
 - Something that was sent wants a sign of life. If none comes, a PING asks for one; if that does not
   help, the connection is given up. On a link that is merely slow, bytes that leave are such a sign.
 """
@@ -39,11 +39,17 @@ class Owner(Protocol):
     def opened(self, connection: "Connection") -> None:
         """The transport is there. Nothing was sent or received."""
 
-    def greeted(self, connection: "Connection", hello: Hello) -> None:
-        """The other end said HELLO; raises `CorruptFrame` if it is not who it should be."""
+    def greeted(self, connection: "Connection", hello: Hello) -> bool:
+        """The other end said HELLO; return whether it has to prove the secret now.
+
+        Raises `CorruptFrame` if it is not who it should be.
+        """
+
+    def proven(self, connection: "Connection", proof: bytes) -> None:
+        """The other end sent a proof; raises `WrongSecret` if that is not one."""
 
     def on_frame(self, connection: "Connection", frame: Frame) -> None:
-        """A frame came, after the HELLO; raises `CorruptFrame`."""
+        """A frame came, after the handshake; raises `CorruptFrame`."""
 
     def lost(self, connection: "Connection", reason: str) -> None:
         """The connection is gone. Called once, even if it was never open."""
@@ -52,7 +58,7 @@ class Owner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     def __init__(self, owner: Owner, limits: Limits, stats: Stats, queue_bytes: int) -> None:
         self.peer = "?"  # for log lines: the address, or who it turned out to be
-        self.ready = False  # both ends have said HELLO
+        self.ready = False  # the handshake is over
         self.closed = False  # nothing is sent or taken any more; `lost` follows or has been
         self.corrupt = False  # closed for what came over it
         self._owner = owner
@@ -61,11 +67,15 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._assembler = Assembler()
+        self._assembler.one_at_a_time = True  # during the handshake
         self._deadline: asyncio.TimerHandle | None = None  # of the handshake
         self._reason = ""  # why this end closed
         self._over = False  # `lost` was reported
 
-        self._queue_bytes = queue_bytes
+        self.queue_bytes = queue_bytes
+        self.frame_bytes = limits.frame_bytes  # the largest body that is taken once it is ready
+        self.said = b""  # our HELLO
+        self.heard = b""  # the other end's HELLO
         # Frames that the transport has not seen: size and parts.
         self._queue: deque[tuple[int, list[Buffer]]] = deque()
         self._queued = 0  # their bytes
@@ -97,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("a %s of %d bytes for %s is too large to send", kind.name, size, self.peer)
             return False
         waiting = self.waiting_bytes
-        if waiting and waiting + size > self._queue_bytes:
+        if waiting and waiting + size > self.queue_bytes:
             self._stats.dropped_full += 1
             return False
         self._push(size + HEADER_SIZE, frame(kind, call_id, parts))
@@ -137,9 +147,18 @@ class Connection(asyncio.BufferedProtocol):
         return parts
 
     def say_hello(self, hello: Hello) -> None:
-        """Send the first frame; the one thing that does not wait for the other end's."""
+        """Send the first frame."""
+        self.said = hello.encode()
+        self._say(Kind.HELLO, self.said)
+
+    def say_proof(self, proof: bytes) -> None:
+        """Send the frame that shows that this end knows the secret."""
+        self._say(Kind.PROOF, proof)
+
+    def _say(self, kind: Kind, body: bytes) -> None:
+        """Send a frame of the handshake, which waits for nothing."""
         if self._transport is not None and not self.closed:
-            self._transport.writelines(frame(Kind.HELLO, 0, [hello.encode()]))
+            self._transport.writelines(frame(kind, 0, [body]))
 
     # --- Closing --------------------------------------------------------------------------------
 
@@ -178,7 +197,8 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.lost(self, reason)
 
     def _handshake_is_late(self) -> None:
-        self.close(f"no HELLO came within {self._limits.handshake} s")
+        missing = "PROOF" if self.heard else "HELLO"
+        self.close(f"no {missing} came within {self._limits.handshake} s")
 
     # --- Signs of life --------------------------------------------------------------------------
 
@@ -250,6 +270,12 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting_since = None
         self._pinged = False
         try:
+            while not self.ready and not self.closed:
+                frames = self._assembler.received(nbytes)
+                if not frames:
+                    return
+                self._greet(frames[0])
+                nbytes = 0
             for each in self._assembler.received(nbytes):
                 if self.closed:
                     return
@@ -257,26 +283,35 @@ class Connection(asyncio.BufferedProtocol):
         except CorruptFrame as error:
             self._stats.corrupt_connections += 1
             self.corrupt = True
-            # Before the handshake is over, our HELLO may be on its way: it shows what is wrong.
+            # Before the handshake is over, our HELLO or PROOF may be on its way: it shows what is
+            # wrong.
             self.close(str(error), politely=not self.ready)
 
     def _take_frame(self, each: Frame) -> None:
-        if not self.ready:
-            self._greet(each)
-            return
         if each.kind is Kind.PING:
             self.send(Kind.PONG, ())
         elif each.kind is not Kind.PONG:
             self._owner.on_frame(self, each)
 
     def _greet(self, each: Frame) -> None:
-        if each.kind is not Kind.HELLO:
-            raise CorruptFrame(f"a {each.kind.name} frame came before the HELLO")
-        self._owner.greeted(self, Hello.decode(each.body))
-        if self.closed:
-            return
+        if not self.heard:
+            if each.kind is not Kind.HELLO:
+                raise CorruptFrame(f"a {each.kind.name} frame came before the HELLO")
+            hello = Hello.decode(each.body)
+            self.heard = bytes(each.body)
+            if self._owner.greeted(self, hello):
+                return
+        elif each.kind is not Kind.PROOF:
+            raise CorruptFrame(f"a {each.kind.name} frame came before the PROOF")
+        else:
+            self._owner.proven(self, bytes(each.body))
+        if not self.closed:
+            self._open()
+
+    def _open(self) -> None:
         self.ready = True
-        self._assembler.limit = self._limits.frame_bytes
+        self._assembler.one_at_a_time = False
+        self._assembler.limit = self.frame_bytes
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

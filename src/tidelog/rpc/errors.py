@@ -10,6 +10,10 @@ class CorruptFrame(Exception):
     """Bytes that are no frame, or no message in one; the message says why, in a sentence."""
 
 
+class WrongSecret(CorruptFrame):
+    """The other end does not know the secret that this node knows."""
+
+
 class RpcError(OSError):
     """The other node took the call and refused it; the message is what it said."""
 

@@ -10,8 +10,9 @@
           20     4  CRC32C        of the 20 bytes before and the body
           24        body
 
-The first frame each way is a HELLO. This module moves no bytes: `Assembler` says where the next
-bytes go and returns the frames they complete.
+The first frame each way is a HELLO, the second a PROOF (`secret.py`), except from a guest, who has
+nothing to prove. This module moves no bytes: `Assembler` says where the next bytes go and returns
+the frames they complete.
 
 Rules:
 - Nothing is believed before it is checked. The length is compared with the limit before memory is
@@ -22,7 +23,7 @@ Rules:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -32,10 +33,14 @@ from crc32c import crc32c
 from tidelog.raft.types import NodeId
 from tidelog.records import Buffer
 from tidelog.rpc.errors import CorruptFrame
+from tidelog.rpc.secret import NONCE_SIZE, new_nonce
 
 MAGIC: Final = 0x54494445
 FRAME_VERSION: Final = 1
-PROTOCOL_VERSION: Final = 1
+# What the frames after the handshake mean. A HELLO tells the range that its sender speaks, so that
+# two releases with a version in common work together.
+OLDEST_PROTOCOL: Final = 1
+NEWEST_PROTOCOL: Final = 1
 
 _PREFIX: Final = Struct(">IBBHIQ")
 _CRC: Final = Struct(">I")
@@ -43,9 +48,10 @@ _HEADER: Final = Struct(">IBBHIQI")
 HEADER_SIZE: Final = _HEADER.size
 _PREFIX_SIZE: Final = _PREFIX.size
 
-# A HELLO and nothing else may come first, so a stranger cannot make us take memory.
-HELLO_LIMIT: Final = 512
-_MAX_CLUSTER_ID: Final = 255
+# A HELLO and nothing else may come first, so a stranger cannot make us take memory. Today's has at
+# most 553 bytes; the rest is for fields that later releases add at its end.
+HELLO_LIMIT: Final = 1024
+MAX_NAME: Final = 255  # bytes of a cluster's name, and of its id
 
 # Frames that fit in here together are received together and copied out, one copy each. A batch as
 # clients make them by default fits: to copy it costs less than to be called twice more for it. Of
@@ -66,17 +72,19 @@ class Kind(IntEnum):
     FAILURE = 7  # an answer too: why the call was refused
     PING = 8  # are you there? Asked when nothing else would be answered
     PONG = 9
+    PROOF = 10  # that the sender knows the cluster's secret
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
 class Lane(IntEnum):
-    """What a connection is for; said by whoever opened it."""
+    """What a connection is for; said by the end that opened it."""
 
     CONTROL = 0  # everything small: it never waits behind data
     DATA = 1  # batches and chunks of snapshots
-    GUEST = 2  # calls alone: from a node that is no member, or to an address
+    GUEST = 2  # calls of a program that proves nothing: it may ask whether a node is there
+    NEWCOMER = 3  # calls to an address, of a node that proves the secret and may be no member yet
 
 
 class Frame(NamedTuple):
@@ -98,14 +106,25 @@ def frame(kind: Kind, call_id: int, parts: Sequence[Buffer]) -> list[Buffer]:
 class Assembler:
     """Turns the bytes of one connection into frames.
 
-    `limit` is the largest body that is taken; it starts at that of a HELLO, and whoever checked the
-    HELLO raises it.
+    `limit` is the largest body that is taken. The owner raises it after the handshake; until then
+    `one_at_a_time` is set, so that it applies to no frame that follows the handshake in one read.
     """
 
-    __slots__ = ("_body", "_crc", "_end", "_filled", "_head", "_scratch", "_view", "limit")
+    __slots__ = (
+        "_body",
+        "_crc",
+        "_end",
+        "_filled",
+        "_head",
+        "_scratch",
+        "_view",
+        "limit",
+        "one_at_a_time",
+    )
 
     def __init__(self, limit: int = HELLO_LIMIT) -> None:
         self.limit = limit
+        self.one_at_a_time = False  # return one frame; `received(0)` returns the next
         self._scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._end = 0  # 0 <= end <= SCRATCH_SIZE; what lies before it belongs to the next frames
         # A body that is received straight into place. While there is one, the scratch is empty.
@@ -163,6 +182,8 @@ class Assembler:
                     raise _wrong_crc(kind, length)
                 frames.append(Frame(kind, call_id, body))
                 start = stop
+                if self.one_at_a_time:
+                    break
                 continue
             if HEADER_SIZE + length <= SCRATCH_SIZE:
                 break
@@ -195,39 +216,53 @@ def _fault(magic: int, version: int, kind: int, flags: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    lane: Lane
-    node_id: NodeId  # -1: a node that has no id yet
-    cluster_id: str  # empty: a node that belongs to no cluster yet
-    version: int = PROTOCOL_VERSION
+    """What each end says of itself first. Decoding tolerates more fields at the end."""
 
-    _FIXED = Struct(">HBiB")  # no annotation: a constant of the class, not a field
+    lane: Lane
+    node_id: NodeId  # -1: not a node
+    cluster: str  # the name in the configuration
+    cluster_id: str = ""  # random, made at the founding; empty while this node does not know it
+    nonce: bytes = field(default_factory=new_nonce)
+    oldest: int = OLDEST_PROTOCOL
+    newest: int = NEWEST_PROTOCOL
+
+    _FIXED = Struct(f">HHBi{NONCE_SIZE}s")  # no annotation: a constant of the class, not a field
 
     def encode(self) -> bytes:
-        name = self.cluster_id.encode()
-        return self._FIXED.pack(self.version, self.lane, self.node_id, len(name)) + name
+        fixed = self._FIXED.pack(self.oldest, self.newest, self.lane, self.node_id, self.nonce)
+        names = (self.cluster.encode(), self.cluster_id.encode())
+        return fixed + b"".join(bytes([len(name)]) + name for name in names)
 
     @classmethod
     def decode(cls, body: memoryview) -> "Hello":
         if len(body) < cls._FIXED.size:
             raise CorruptFrame(f"{len(body)} bytes are too few for a HELLO")
-        version, lane, node_id, length = cls._FIXED.unpack_from(body)
-        if version != PROTOCOL_VERSION:
+        oldest, newest, lane, node_id, nonce = cls._FIXED.unpack_from(body)
+        if newest < OLDEST_PROTOCOL or oldest > NEWEST_PROTOCOL:
+            older = "the other" if newest < OLDEST_PROTOCOL else "this"
             raise CorruptFrame(
-                f"the other node speaks protocol version {version} and this one"
-                f" {PROTOCOL_VERSION}: run releases on all nodes that speak the same"
+                f"the other node speaks protocol versions {oldest} to {newest} and this one"
+                f" {OLDEST_PROTOCOL} to {NEWEST_PROTOCOL}: upgrade {older} node"
             )
-        name = bytes(body[cls._FIXED.size :])
-        if length != len(name):
-            raise CorruptFrame(f"a HELLO says that {length} bytes follow and has {len(name)}")
         if lane > max(Lane) or node_id < -1:
             raise CorruptFrame(f"a HELLO of node {node_id} for lane {lane}")
-        try:
-            return cls(Lane(lane), NodeId(node_id), name.decode())
-        except UnicodeDecodeError:
-            raise CorruptFrame("the cluster id of a HELLO is no text") from None
+        cluster, at = _name(body, cls._FIXED.size)
+        cluster_id, _ = _name(body, at)
+        return cls(Lane(lane), NodeId(node_id), cluster, cluster_id, nonce, oldest, newest)
 
 
-def check_cluster_id(cluster_id: str) -> None:
-    """Raise `ValueError` for a cluster id that fits in no HELLO."""
-    if len(cluster_id.encode()) > _MAX_CLUSTER_ID:
-        raise ValueError(f"a cluster id may have {_MAX_CLUSTER_ID} bytes: {cluster_id!r}")
+def _name(body: memoryview, at: int) -> tuple[str, int]:
+    """Read a name that its length precedes; also return where it ends."""
+    if at >= len(body) or len(body) - at - 1 < body[at]:
+        raise CorruptFrame(f"a HELLO of {len(body)} bytes ends within a name")
+    end = at + 1 + body[at]
+    try:
+        return bytes(body[at + 1 : end]).decode(), end
+    except UnicodeDecodeError:
+        raise CorruptFrame("the cluster of a HELLO is not text") from None
+
+
+def check_name(name: str) -> None:
+    """Raise `ValueError` for a cluster's name or id that does not fit in a HELLO."""
+    if len(name.encode()) > MAX_NAME:
+        raise ValueError(f"a cluster's name or id has at most {MAX_NAME} bytes: {name!r}")

@@ -1,7 +1,12 @@
-"""Connections that others opened: their messages, heartbeats and calls."""
+"""Connections that others opened: their messages, heartbeats and calls.
+
+Until the other end has proven the cluster's secret it is a stranger: it takes the place of no other
+connection, and gets little room and little time. A guest remains a stranger.
+"""
 
 import asyncio
 import logging
+from collections import Counter
 from struct import Struct
 from typing import Final
 
@@ -9,9 +14,10 @@ from tidelog.raft.groupset import CorruptBeat
 from tidelog.raft.types import NodeId
 from tidelog.rpc import codec
 from tidelog.rpc.connection import Connection
-from tidelog.rpc.errors import CorruptFrame, RpcError
+from tidelog.rpc.errors import CorruptFrame, RpcError, WrongSecret
 from tidelog.rpc.frames import Frame, Hello, Kind, Lane
 from tidelog.rpc.local import Local
+from tidelog.rpc.secret import Side
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +27,14 @@ _ALLOWED: Final = {
     Lane.CONTROL: frozenset({Kind.MESSAGE, Kind.BEAT, Kind.CALL}),
     Lane.DATA: frozenset({Kind.MESSAGE}),
     Lane.GUEST: frozenset({Kind.CALL}),
+    Lane.NEWCOMER: frozenset({Kind.CALL}),
 }
+_OF_A_MEMBER: Final = frozenset({Lane.CONTROL, Lane.DATA})
+
+WRONG_SECRET: Final = (
+    "it does not know the secret of this node's cluster: give it a token that `tidelog node token`"
+    " prints on the machine of a member"
+)
 
 
 class Doorkeeper:
@@ -29,29 +42,60 @@ class Doorkeeper:
 
     def __init__(self, local: Local) -> None:
         self.local = local
-        self.open = 0  # sessions whose connection is not lost, greeted or not
+        # Sessions whose connection is neither lost nor evicted, and those of them that have proven
+        # nothing, oldest first.
+        self._all: set[Session] = set()
+        self._strangers: dict[Session, None] = {}
         self._sessions: dict[tuple[NodeId, Lane], Session] = {}
+
+    @property
+    def open(self) -> int:
+        return len(self._all)
 
     def admit(self) -> Connection:
         """A connection for the listener to fill."""
-        self.open += 1
         session = Session(self)
+        self._all.add(session)
+        self._strangers[session] = None
         session.connection = self.local.connection(session, Lane.CONTROL)
         return session.connection
 
-    def seat(self, session: "Session", hello: Hello) -> None:
+    def has_room(self, newest: "Session") -> bool:
+        """Whether a stranger may come in; another one may have to leave for it."""
+        limits = self.local.limits
+        if len(self._strangers) <= limits.strangers and self.open <= limits.inbound_connections:
+            return True
+        others = [each for each in self._strangers if each is not newest]
+        if not others:
+            return False
+        hosts = Counter(each.host for each in others)
+        most = max(hosts.values())
+        evicted = next(each for each in others if hosts[each.host] == most)
+        self.local.stats.evicted_strangers += 1
+        self._forget(evicted)
+        evicted.connection.close("others want to come in, and it has proven nothing")
+        return True
+
+    def trust(self, session: "Session") -> None:
+        """The other end has proven the secret."""
+        self._strangers.pop(session, None)
+
+    def seat(self, session: "Session") -> None:
         """Let a session take the place of the one before it, whose end may never have shown."""
-        if hello.lane is Lane.GUEST:
-            return
-        before = self._sessions.get((hello.node_id, hello.lane))
-        self._sessions[hello.node_id, hello.lane] = session
+        before = self._sessions.get((session.sender, session.lane))
+        self._sessions[session.sender, session.lane] = session
         if before is not None:
             before.connection.close("the same node opened another")
 
     def leave(self, session: "Session") -> None:
+        self._forget(session)
         place = (session.sender, session.lane)
         if self._sessions.get(place) is session:
             del self._sessions[place]
+
+    def _forget(self, session: "Session") -> None:
+        self._all.discard(session)
+        self._strangers.pop(session, None)
 
 
 class Session:
@@ -63,37 +107,52 @@ class Session:
         self._keeper = keeper
         self._local = keeper.local
         self._serving = 0  # calls; 0 <= serving <= limits.calls
+        self._trusted = False  # it has proven the secret
+        self.host = "?"
         self.sender = NodeId(-1)
         self.lane = Lane.GUEST
 
     # --- rpc.connection.Owner -------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        if self._keeper.open > self._local.limits.inbound_connections:
-            self._local.stats.refused_connections += 1
-            log.warning(
-                "refusing a connection from %s: %d are open, which is the limit",
-                connection.peer,
-                self._local.limits.inbound_connections,
-            )
-            connection.close("too many connections")
+        self.host = connection.peer.rpartition(":")[0]
+        if self._keeper.has_room(self):
+            return
+        self._local.stats.refused_connections += 1
+        most = self._local.limits.inbound_connections
+        self._complain(f"refusing connections: {most} are open, which is the limit")
+        connection.close("too many connections")
 
-    def greeted(self, connection: Connection, hello: Hello) -> None:
-        connection.say_hello(self._local.hello(hello.lane))
-        if self._local.is_stranger(hello):
-            raise CorruptFrame(
-                f"n{hello.node_id} belongs to cluster {hello.cluster_id!r}"
-                f" and this node to {self._local.cluster_id!r}"
-            )
-        if hello.lane is not Lane.GUEST and hello.node_id in (-1, self._local.node_id):
+    def greeted(self, connection: Connection, hello: Hello) -> bool:
+        local = self._local
+        connection.say_hello(local.hello(hello.lane))
+        difference = local.difference(hello)
+        if difference is not None:
+            raise CorruptFrame(f"n{hello.node_id} {difference}")
+        if hello.lane in _OF_A_MEMBER and hello.node_id in (-1, local.node_id):
             raise CorruptFrame(f"another node may not call itself n{hello.node_id}")
         self.sender = hello.node_id
         self.lane = hello.lane
         connection.peer = f"n{hello.node_id} ({connection.peer}, {hello.lane.name.lower()})"
-        self._keeper.seat(self, hello)
-        self._local.stats.accepts += 1
-        if hello.lane is not Lane.GUEST:
-            self._local.on_came(hello.node_id)
+        if hello.lane is Lane.GUEST:
+            connection.frame_bytes = local.limits.guest_frame_bytes
+            connection.queue_bytes = local.limits.guest_queue_bytes
+            local.stats.accepts += 1
+            return False
+        connection.say_proof(local.secret.prove(Side.LISTENER, connection.heard, connection.said))
+        return True
+
+    def proven(self, connection: Connection, proof: bytes) -> None:
+        local = self._local
+        if not local.secret.accepts(proof, Side.DIALER, connection.heard, connection.said):
+            local.stats.wrong_secrets += 1
+            raise WrongSecret(WRONG_SECRET)
+        self._trusted = True
+        self._keeper.trust(self)
+        local.stats.accepts += 1
+        if self.lane in _OF_A_MEMBER:
+            self._keeper.seat(self)
+            local.on_came(self.sender)
 
     def on_frame(self, connection: Connection, frame: Frame) -> None:
         if frame.kind not in _ALLOWED[self.lane]:
@@ -107,10 +166,14 @@ class Session:
 
     def lost(self, connection: Connection, reason: str) -> None:
         if connection.corrupt:
-            log.warning("closed the connection from %s: %s", connection.peer, reason)
-        self._keeper.open -= 1
+            self._complain(f"closed the connection from {connection.peer}: {reason}")
         self._keeper.leave(self)
         self._local.lost(connection)
+
+    def _complain(self, message: str) -> None:
+        # Strangers share a source: they can choose their ids, but not where they come from.
+        source = (self.host, self.sender if self._trusted else None)
+        self._local.complaints.warn(source, asyncio.get_running_loop().time(), message)
 
     # --- What came ------------------------------------------------------------------------------
 
@@ -153,7 +216,7 @@ class Session:
         (method,) = METHOD.unpack_from(frame.body)
         payload = bytes(frame.body[METHOD.size :])
         try:
-            answer = await self._local.handler.on_call(self.sender, method, payload)
+            answer = await self._local.handler.on_call(self.sender, self.lane, method, payload)
         except RpcError as error:
             _refuse(connection, frame.call_id, str(error))
         except Exception as error:  # noqa: BLE001  logged there

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+KIB = 1 << 10
 MIB = 1 << 20
 
 
@@ -16,9 +17,16 @@ class Limits:
     data_bytes: int = 32 * MIB
     # Connections that others opened. A node opens two, so this is a cluster of 500.
     inbound_connections: int = 1024
+    # Those of them that have not proven the secret. Beyond it the oldest of the host that has the
+    # most is closed, so that strangers who hold connections keep nobody else out.
+    strangers: int = 128
+    # A guest asks whether a node is there. Neither its calls nor the answers that it does not read
+    # need more room than this.
+    guest_frame_bytes: int = 1 * KIB
+    guest_queue_bytes: int = 16 * KIB
     # Calls under way to one peer, and calls served for one connection.
     calls: int = 1024
-    # Seconds from the start of a connection to the other end's HELLO.
+    # Seconds from the start of a connection to the end of the handshake.
     handshake: float = 5.0
     # Seconds without a sign of life, while one is due, after which a connection is given up.
     silence: float = 10.0
@@ -29,7 +37,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Stats:
-    """Plain counters, never reset; whoever exports them reads them."""
+    """Plain counters, never reset; `cluster status` shows them for each node."""
 
     messages_sent: int = 0  # queued on a connection; a broken connection may still lose them
     messages_received: int = 0
@@ -46,6 +54,15 @@ class Stats:
     connect_failures: int = 0
     accepts: int = 0  # handshakes that others began and that succeeded
     refused_connections: int = 0  # beyond the bound
-    corrupt_connections: int = 0  # closed for what came over them
+    evicted_strangers: int = 0  # closed to make room, before they had proven anything
+    wrong_secrets: int = 0  # handshakes, from either end, in which the other's proof was wrong
+    corrupt_connections: int = 0  # closed for what came over them, wrong proofs included
     silent_connections: int = 0  # closed because nothing came over them
     handler_errors: int = 0
+    refused_calls: int = 0  # that their lane, or a node that is not a member, may not make
+    refused_claims: int = 0  # of leadership, by a node that cannot have it
+    refused_beats: int = 0  # from nodes that are not members
+    # Raft messages that the group did not get to see, by reason (`raft.admission`).
+    refused_sources: int = 0
+    refused_terms: int = 0
+    refused_contradictions: int = 0

@@ -7,9 +7,11 @@ from typing import Final, Protocol
 
 from tidelog.raft.messages import Message
 from tidelog.raft.types import NodeId
+from tidelog.rpc.complaints import Complaints
 from tidelog.rpc.connection import Connection, Owner
-from tidelog.rpc.frames import Hello, Lane, check_cluster_id
+from tidelog.rpc.frames import Hello, Lane, check_name
 from tidelog.rpc.limits import Limits, Stats
+from tidelog.rpc.secret import Secret
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +30,11 @@ class Handler(Protocol):
     def on_beat_reply(self, sender: NodeId, body: bytes) -> None:
         """The answer to one of ours; `CorruptBeat` ends the connection."""
 
-    async def on_call(self, sender: NodeId, method: int, payload: bytes) -> bytes:
+    async def on_call(self, sender: NodeId, lane: Lane, method: int, payload: bytes) -> bytes:
         """Return the answer to a call; the caller gets an `RpcError` that is raised here.
 
-        The sender may be no member: its id is then -1, or what it would like to be.
+        The lane says how far the sender is to be believed: on GUEST it has proven nothing, not even
+        its id; on NEWCOMER it knows the secret and may be no member yet.
         """
 
     def on_peer_connected(self, node_id: NodeId) -> None:
@@ -47,8 +50,19 @@ class Handler(Protocol):
 
 class Local:
     def __init__(
-        self, node_id: NodeId, cluster_id: str, handler: Handler, limits: Limits, stats: Stats
+        self,
+        node_id: NodeId,
+        cluster: str,
+        secret: Secret,
+        handler: Handler,
+        limits: Limits,
+        stats: Stats,
     ) -> None:
+        check_name(cluster)
+        self.node_id = node_id
+        self.cluster = cluster  # by name
+        self.cluster_id = ""  # by its random id, once that is known
+        self.secret = secret
         self.handler = handler
         self.limits = limits
         self.stats = stats
@@ -56,16 +70,15 @@ class Local:
         self.tasks: set[asyncio.Task[None]] = set()  # that open connections or serve calls
         self.on_came: Callable[[NodeId], None] = lambda _: None  # a node has connected with us
         self.closing = False  # no connection is kept any more
+        self.complaints = Complaints(log)
         self._all_lost = asyncio.Event()  # set when the last of the connections is lost
-        self.identify(node_id, cluster_id)
 
-    def identify(self, node_id: NodeId, cluster_id: str) -> None:
-        check_cluster_id(cluster_id)
-        self.node_id = node_id
+    def identify(self, cluster_id: str) -> None:
+        check_name(cluster_id)
         self.cluster_id = cluster_id
 
     def hello(self, lane: Lane) -> Hello:
-        return Hello(lane, self.node_id, self.cluster_id)
+        return Hello(lane, self.node_id, self.cluster, self.cluster_id)
 
     def connection(self, owner: Owner, lane: Lane) -> Connection:
         """A connection that is yet to be opened; its owner says when it is `lost`."""
@@ -107,12 +120,16 @@ class Local:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def is_stranger(self, hello: Hello) -> bool:
-        """Whether whoever says this must not take part on this lane of our cluster."""
-        if hello.lane is Lane.GUEST:
-            known = hello.cluster_id and self.cluster_id
-            return bool(known) and hello.cluster_id != self.cluster_id
-        return not self.cluster_id or hello.cluster_id != self.cluster_id
+    def difference(self, hello: Hello) -> str | None:
+        """Return why the other end is of another cluster, or None if it is of ours."""
+        if hello.cluster != self.cluster:
+            return f"belongs to cluster {hello.cluster!r} and this node to {self.cluster!r}"
+        if hello.cluster_id and self.cluster_id and hello.cluster_id != self.cluster_id:
+            return (
+                f"belongs to another cluster of the same name: its id is {hello.cluster_id!r}"
+                f" and ours {self.cluster_id!r}"
+            )
+        return None
 
     def handler_failed(self, what: str, sender: NodeId) -> None:
         """Note, from an `except`, that our own handler raised; nobody else is to suffer for it."""

@@ -18,6 +18,7 @@ from tidelog.rpc.incoming import Doorkeeper
 from tidelog.rpc.limits import Limits, Stats
 from tidelog.rpc.local import STOPPING, Handler, Local
 from tidelog.rpc.outgoing import CallChannel, Peer
+from tidelog.rpc.secret import Secret
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +30,24 @@ class Network:
     def __init__(
         self,
         node_id: NodeId,
-        cluster_id: str,
+        cluster: str,
+        secret: Secret,
         handler: Handler,
         *,
         limits: Limits = Limits(),
     ) -> None:
         self.stats = Stats()
-        self._local = Local(node_id, cluster_id, handler, limits, self.stats)
+        self._local = Local(node_id, cluster, secret, handler, limits, self.stats)
         self._keeper = Doorkeeper(self._local)
         self._local.on_came = self._came
         self._peers: dict[NodeId, Peer] = {}
-        self._guests: set[CallChannel] = set()  # each for one call to an address
+        self._visits: set[CallChannel] = set()  # each for one call to an address
         self._server: asyncio.Server | None = None
         self._checking: asyncio.TimerHandle | None = None
 
-    def identify(self, node_id: NodeId, cluster_id: str) -> None:
-        """Say who we are in every HELLO from now on: a node that joined learns it only then."""
-        self._local.identify(node_id, cluster_id)
+    def identify(self, cluster_id: str) -> None:
+        """Name the cluster's random id in every HELLO from now on, and refuse any other."""
+        self._local.identify(cluster_id)
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections; return the port, which the system chooses if it is 0."""
@@ -115,13 +117,13 @@ class Network:
     async def call_address(
         self, host: str, port: int, method: int, payload: bytes, timeout: float
     ) -> bytes:
-        """Ask whoever listens there, over a connection of its own; raises as `call` does."""
-        channel = CallChannel(self._local, Lane.GUEST, None, host, port)
-        self._guests.add(channel)
+        """Ask the node of this cluster that listens there; raises as `call` does."""
+        channel = CallChannel(self._local, Lane.NEWCOMER, None, host, port)
+        self._visits.add(channel)
         try:
             return await self._call(channel, method, payload, timeout)
         finally:
-            self._guests.discard(channel)
+            self._visits.discard(channel)
             channel.close("the call is over")
 
     async def _call(
@@ -146,8 +148,8 @@ class Network:
         for peer in self._peers.values():
             peer.close(STOPPING)
         self._peers.clear()
-        for guest in tuple(self._guests):
-            guest.close(STOPPING)
+        for visit in tuple(self._visits):
+            visit.close(STOPPING)
         self._local.close_all()
         await self._local.end_tasks()
         await self._local.all_lost()

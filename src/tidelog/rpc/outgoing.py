@@ -1,6 +1,6 @@
 """Connections that this node opens: one `Channel` for each lane to each peer.
 
-    idle --send--> connecting --HELLO--> up
+    idle --send--> connecting --PROOF--> up
       ^                |                  |
       |              failed             broken
       |                v                  |
@@ -23,10 +23,11 @@ from tidelog.raft.groupset import CorruptBeat
 from tidelog.raft.types import NodeId
 from tidelog.records import Buffer
 from tidelog.rpc.connection import Connection
-from tidelog.rpc.errors import CorruptFrame, RpcError, Unreachable
+from tidelog.rpc.errors import CorruptFrame, RpcError, Unreachable, WrongSecret
 from tidelog.rpc.frames import Frame, Hello, Kind, Lane
 from tidelog.rpc.incoming import METHOD
 from tidelog.rpc.local import Local
+from tidelog.rpc.secret import Side
 
 log = logging.getLogger(__name__)
 
@@ -123,14 +124,22 @@ class Channel:
     def opened(self, connection: Connection) -> None:
         connection.say_hello(self._local.hello(self._lane))
 
-    def greeted(self, connection: Connection, hello: Hello) -> None:
-        if self._local.is_stranger(hello):
-            raise CorruptFrame(
-                f"it belongs to cluster {hello.cluster_id!r}"
-                f" and this node to {self._local.cluster_id!r}"
-            )
+    def greeted(self, connection: Connection, hello: Hello) -> bool:
+        del connection
+        difference = self._local.difference(hello)
+        if difference is not None:
+            raise CorruptFrame(f"it {difference}")
         if self._node_id is not None and hello.node_id != self._node_id:
             raise CorruptFrame(f"it is n{hello.node_id}")
+        return True
+
+    def proven(self, connection: Connection, proof: bytes) -> None:
+        secret, said, heard = self._local.secret, connection.said, connection.heard
+        # Sent in any case: if the secrets differ, the log of the other node says so too.
+        connection.say_proof(secret.prove(Side.DIALER, said, heard))
+        if not secret.accepts(proof, Side.LISTENER, said, heard):
+            self._local.stats.wrong_secrets += 1
+            raise WrongSecret("its secret is not that of this node: the two belong to two clusters")
         connection.peer = str(self)
         self._up_since = asyncio.get_running_loop().time()
         self._local.stats.connects += 1
@@ -153,8 +162,8 @@ class Channel:
             self._complaint = ""
         if reason != self._complaint:
             self._complaint = reason
-            # Whoever makes a single call hears of it, and says so if it matters.
-            level = logging.DEBUG if self._lane is Lane.GUEST else logging.WARNING
+            # The caller of a single call hears of it, and says so if it matters.
+            level = logging.DEBUG if self._lane is Lane.NEWCOMER else logging.WARNING
             log.log(level, "no connection with %s: %s", self, reason)
         self._back_off()
 
@@ -218,8 +227,8 @@ class CallChannel(Channel):
         super()._backed_off()
         self._attempt.set()
 
-    def greeted(self, connection: Connection, hello: Hello) -> None:
-        super().greeted(connection, hello)
+    def proven(self, connection: Connection, proof: bytes) -> None:
+        super().proven(connection, proof)
         if self._lane is Lane.CONTROL:
             self._tell(self._local.handler.on_peer_connected, "a new connection")
 

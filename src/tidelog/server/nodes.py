@@ -1,6 +1,7 @@
 """The node processes of a cluster on this machine.
 
     DIR/lock                  held by a `tidelog up` or `down` that is at work
+    DIR/join-token            what a node needs to join; only its owner may read it
     DIR/node-1/node.toml      what the node was told
     DIR/node-1/lock           held by its process while it runs
     DIR/node-1/serving.json   where it serves clients, once it does
@@ -26,8 +27,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog.cluster.directory import Held, Process, Taken, look, take
+from tidelog.cluster.jointoken import JoinToken, write_private
+from tidelog.rpc import Secret
 from tidelog.server import ports, toml
-from tidelog.server.names import LOG_FILE, NODE_FILE, SERVING_FILE
+from tidelog.server.names import LOG_FILE, NODE_FILE, SERVING_FILE, TOKEN_FILE
 
 HOST: Final = "127.0.0.1"
 POLL_S: Final = 0.01
@@ -227,6 +230,9 @@ class LocalCluster:
             raise ClusterFailed(str(error)) from error
         kafka_ports = [kafka_port + each for each in range(count)] if kafka_port else chosen[count:]
         seeds = [{"id": each + 1, "host": HOST, "port": chosen[each]} for each in range(count)]
+        self.data.mkdir(parents=True, exist_ok=True)
+        token = self.data.resolve() / TOKEN_FILE
+        write_private(token, JoinToken(Secret.new()).encode() + "\n")
         for each in range(count):
             node = self.node(each + 1)
             held = node.held
@@ -236,7 +242,11 @@ class LocalCluster:
                     " another directory"
                 )
             node.directory.mkdir(parents=True, exist_ok=True)
-            told: dict[str, Any] = {"id": node.id, "data": str(node.directory.resolve())}
+            told: dict[str, Any] = {
+                "id": node.id,
+                "data": str(node.directory.resolve()),
+                "token_file": str(token),
+            }
             if racks:
                 told["rack"] = racks[each % len(racks)]
             told |= {
