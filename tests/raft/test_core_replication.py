@@ -8,6 +8,7 @@ from tests.raft.members import GROUP, Group, Member, data, vnode
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.core import MAX_HELD, Options
+from tidelog.raft.follower import is_well_formed
 from tidelog.raft.progress import State
 from tidelog.raft.types import Level
 from tidelog.records import NO_OFFSET, Offset, Term
@@ -501,3 +502,22 @@ def test_a_heartbeat_that_overtakes_data_does_not_count_as_news_of_its_commit() 
     group.beat(1)
     assert group[3].core.committed == 1
     assert leader.core.quiet(vnode(3))
+
+
+def test_a_refusal_that_a_success_overtook_does_not_move_the_match_into_a_batch() -> None:
+    """A request that arrives twice is refused, say, and then taken; the answers swap places."""
+    group = filled(0)
+    leader = group[1]
+    leader.propose(1, batch=data(records=7))
+    group.deliver()
+    progress = leader.core.progress[vnode(2)]
+    newest = group[2].said(msg.AppendReply)[-1]
+    assert progress.match == newest.match == leader.core.dirty
+    middle = Offset(newest.match - 3)  # where the log of n2 ended before it agreed
+    refused = replace(
+        newest, status=msg.Status.MISMATCH, match=NO_OFFSET, dirty=middle, hint_offset=Offset(0)
+    )
+    leader.step(refused)
+    assert progress.match == newest.match
+    leader.propose(2)
+    assert all(is_well_formed(request) for request in group.take(msg.AppendRequest))

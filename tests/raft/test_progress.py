@@ -11,7 +11,7 @@ from tidelog.records import NO_OFFSET, Offset
 def replicating(match: int = 4) -> Progress:
     progress = Progress(Offset(match + 1))
     progress.next_seq()
-    progress.is_news(1)
+    progress.is_news(1, Offset(match))
     progress.saw(Offset(match), Offset(match))
     progress.matched(Offset(match))
     return progress
@@ -73,10 +73,21 @@ def test_old_replies_and_replies_from_the_future_are_no_news() -> None:
     progress = Progress(Offset(0))
     for _ in range(5):
         progress.next_seq()
-    assert progress.is_news(3)
-    assert not progress.is_news(2)
-    assert progress.is_news(3), "one request may be answered twice"
-    assert not progress.is_news(6), "was never asked"
+    assert progress.is_news(3, Offset(4))
+    assert not progress.is_news(2, Offset(4))
+    assert progress.is_news(3, Offset(4)), "one request may be answered twice"
+    assert not progress.is_news(6, Offset(4)), "was never asked"
+
+
+def test_of_two_answers_to_one_request_the_one_that_matches_less_is_old() -> None:
+    progress = Progress(Offset(0))
+    progress.next_seq()
+    assert progress.is_news(1, NO_OFFSET), "a refusal"
+    assert progress.is_news(1, Offset(9))
+    assert not progress.is_news(1, NO_OFFSET)
+    assert not progress.is_news(1, Offset(4))
+    progress.next_seq()
+    assert progress.is_news(2, NO_OFFSET), "the log may have lost its end meanwhile"
 
 
 def test_a_request_in_flight_for_two_heartbeats_is_lost() -> None:
@@ -160,7 +171,7 @@ class Follower(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_reply_arrives(self, data: st.DataObject) -> None:
         seq, match, dirty, flushed = self.replies[data.draw(st.integers(0, len(self.replies) - 1))]
-        if not self.progress.is_news(seq):
+        if not self.progress.is_news(seq, NO_OFFSET if match is None else Offset(match)):
             return
         self.progress.saw(Offset(dirty), Offset(flushed))
         if match is not None:

@@ -279,7 +279,7 @@ class Leader:
     def on_append_reply(self, reply: msg.AppendReply) -> None:
         core = self.core
         progress = self.progress.get(reply.source)
-        if progress is None or not progress.is_news(reply.seq):
+        if progress is None or not progress.is_news(reply.seq, reply.match):
             return
         progress.saw(reply.dirty, reply.flushed)
         progress.stored = max(progress.stored, reply.snapshot)

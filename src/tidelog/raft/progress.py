@@ -36,6 +36,7 @@ class Progress:
         "inflight_bytes",
         "match",
         "next",
+        "received_match",
         "received_seq",
         "sent_seq",
         "state",
@@ -60,6 +61,8 @@ class Progress:
         self.sent_seq = after_seq
         self.received_seq = after_seq
         self.success_seq = 0
+        # How far the newest reply said that the logs agree; NO_OFFSET: it refused.
+        self.received_match = NO_OFFSET
         # End of the oldest request in flight at the last heartbeat; NO_OFFSET: none was.
         self.beat_oldest = NO_OFFSET
         # Unacknowledged requests with batches: (last offset, bytes). Empty but in REPLICATE.
@@ -112,14 +115,17 @@ class Progress:
         self.beat_oldest = self.inflight[0][0] if self.inflight else NO_OFFSET
         return self.beat_oldest != NO_OFFSET and self.beat_oldest == before
 
-    def is_news(self, seq: int) -> bool:
+    def is_news(self, seq: int, match: Offset) -> bool:
         """Whether no newer reply came before: what an old one says may no longer be true.
 
-        A follower answers one request twice when its flush completes after the first answer.
+        A follower may answer one request twice: when its flush completes after the first answer,
+        when the data that the request overtook arrives, or when the request itself arrives twice.
+        Later answers match more. One that matches less was given before its log agreed, and names
+        an end that may be in the middle of one of ours.
         """
-        if seq < self.received_seq or seq > self.sent_seq:
+        if seq > self.sent_seq or (seq, match) < (self.received_seq, self.received_match):
             return False
-        self.received_seq = seq
+        self.received_seq, self.received_match = seq, match
         return True
 
     def saw(self, dirty: Offset, flushed: Offset) -> None:

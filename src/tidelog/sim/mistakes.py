@@ -92,7 +92,7 @@ def answer_barrier_alone(leader: Leader, event: Any) -> None:
 # --- Replication ------------------------------------------------------------------------------
 
 
-def no_stale_replies(progress: Progress, seq: int) -> bool:
+def no_stale_replies(progress: Progress, seq: int, _: Offset) -> bool:
     progress.received_seq = max(progress.received_seq, min(seq, progress.sent_seq))
     return True
 

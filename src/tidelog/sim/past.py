@@ -26,6 +26,7 @@ PAST: Final[tuple[Past, ...]] = (
     Past(786, _START, _COUNTED_ON),
     Past(904, _START, _COUNTED_ON),
     Past(981, _START, _LEAVING),
+    Past(1085, "601a794", "of two answers to one request the older came last and was believed"),
     Past(1171, _START, _COUNTED_ON),
     Past(1407, _START, _STRAGGLERS),
     Past(1677, _START, "a reader believed in the epoch of a candidate that never won"),
