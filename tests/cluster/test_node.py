@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,54 @@ def test_a_node_that_is_decommissioned_ends_up_with_nothing_and_is_no_member(
             )
 
     run(story())
+
+
+def test_a_decommissioned_node_stays_out_until_its_directory_is_emptied(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as nodes:
+            await nodes.start(4)
+            operate = nodes[1].operations
+            await nodes[1].controller.set_member_status(NodeId(4), MemberStatus.LEAVING)
+            await until(lambda: 4 not in nodes[1].state.members, "its departure")
+            await nodes.stop(4)
+
+            for _ in range(2):  # a repeat is refused as well
+                with pytest.raises(StartFailed, match=r"decommissioned .* empty its data"):
+                    await nodes.start(4)
+                await nodes.running.pop(4).stop()
+            assert 4 not in nodes[1].state.members
+            again = json.loads(await operate.operate(_question("decommission", node=4)))
+            assert again["result"]["status"] == "gone"
+
+            old = tmp_path / "old"
+            (tmp_path / "node-4").rename(old)
+            await nodes.start(4)
+            await until(lambda: 4 in nodes[1].state.members, "its return as a newcomer")
+            await nodes.stop(4)
+            shutil.rmtree(tmp_path / "node-4")
+            old.rename(tmp_path / "node-4")
+            with pytest.raises(StartFailed, match="decommissioned"):
+                await nodes.start(4)
+            await nodes.running.pop(4).stop()
+
+    run(story())
+
+
+def test_a_node_that_never_was_cannot_be_decommissioned(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path, 1) as nodes:
+            answer = json.loads(
+                await nodes[1].operations.operate(_question("decommission", node=99))
+            )
+            assert answer["error"]["message"] == (
+                "there is no node 99 in this cluster: its nodes are 1"
+            )
+
+    run(story())
+
+
+def _question(operation: str, **arguments: object) -> bytes:
+    return json.dumps({"operation": operation, "arguments": arguments}).encode()
 
 
 def test_a_node_that_is_drained_leads_nothing_until_it_is_told_otherwise(tmp_path: Path) -> None:

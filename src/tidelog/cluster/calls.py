@@ -56,6 +56,7 @@ class Application:
     kafka: Address
     version: int
     founder: bool
+    revision: int | None  # what its directory says it is in group 0; None if that is empty
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,8 +228,15 @@ class Node:
         for seed in config.seeds:
             self._set_peer(NodeId(seed.id), Address(seed.host, seed.port))
         self.state.on_change(self._state_changed)
+        identity = _read_identity(config.data / IDENTITY)
         application = Application(
-            self.id, config.rack, rpc, kafka, RELEASE, self.id in self.founders
+            id=self.id,
+            rack=config.rack,
+            rpc=rpc,
+            kafka=kafka,
+            version=RELEASE,
+            founder=self.id in self.founders,
+            revision=None if identity is None else identity["revision"],
         )
         await self._open_group_0(application)
         self.steward.start()

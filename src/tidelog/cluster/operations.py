@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.cluster import commands as cmd
 from tidelog.cluster.calls import Call
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import MemberStatus
@@ -202,7 +203,11 @@ class Operations:
 
     async def _decommission(self, arguments: Arguments) -> Answer:
         node = _node_id(arguments)
-        if node not in self._node.state.members:
+        state = self._node.state
+        if node in state.seeds:
+            # It was to found the cluster and never came.
+            await self._node.controller.propose(cmd.RemoveMember(token=cmd.new_token(), id=node))
+        if node not in state.members and node in state.removed:
             return {"node": node, "status": "gone", "replicas_left": 0, "leaders_left": 0}
         return await self._set_status(node, MemberStatus.LEAVING)
 

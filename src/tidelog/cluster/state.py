@@ -55,6 +55,7 @@ __all__ = [
 # Outcomes that are remembered. A proposer waits seconds for its own; 10,000 commands take longer.
 MAX_RESULTS: Final = 10_000
 MAX_MESSAGE: Final = 1000  # characters of a remembered error
+MAX_NAMED: Final = 50  # nodes in an error
 MAX_PRODUCER_IDS: Final = 1_000_000  # in one allocation
 MAX_VALUE: Final = 1000  # characters of a setting
 _LAST_REVISION: Final = 2**31 - 1  # a revision has 32 bits in Raft's messages
@@ -90,6 +91,7 @@ class _Snapshot:
     cluster_id: str
     seeds: tuple[NodeId, ...]
     members: tuple[Member, ...]
+    removed: tuple[Vnode, ...]
     topics: tuple[TopicState, ...]
     config: Mapping[str, str]
     features: Mapping[str, int]
@@ -118,6 +120,9 @@ class ClusterState(Catalog):
         self.next_revision = 1  # 0 belongs to the founders
         self.next_producer_id = 0
         self.unreadable = 0  # batches that hold no command this release knows
+        # The last revision of nodes that were decommissioned, oldest first: a directory of that
+        # revision or an older one never takes part again.
+        self.removed: dict[NodeId, int] = {}
         self._members: dict[NodeId, Member] = {}
         self._results: dict[UUID, Result] = {}  # oldest first
         self._listeners: list[Callable[[], None]] = []
@@ -169,6 +174,7 @@ class ClusterState(Catalog):
                 self.cluster_id,
                 tuple(sorted(self.seeds)),
                 tuple(self._members[node] for node in sorted(self._members)),
+                tuple(Vnode(*item) for item in self.removed.items()),
                 tuple(self._topics[name] for name in sorted(self._topics)),
                 self.config,
                 self.features,
@@ -429,7 +435,12 @@ class ClusterState(Catalog):
         """The member of that id; raises `ClusterError`."""
         member = self._members.get(node)
         if member is None:
-            raise ClusterError(Problem.UNKNOWN_NODE, f"node {node} is not a member of this cluster")
+            known = ", ".join(map(str, sorted(self._members)[:MAX_NAMED]))
+            more = " and others" if len(self._members) > MAX_NAMED else ""
+            raise ClusterError(
+                Problem.UNKNOWN_NODE,
+                f"there is no node {node} in this cluster: its nodes are {known}{more}",
+            )
         return member
 
     def _add_member(self, command: cmd.AddMember) -> int:
@@ -501,6 +512,7 @@ class ClusterState(Catalog):
     def _remove_member(self, node: NodeId) -> None:
         if node in self.seeds:
             self.seeds -= {node}  # a founder that never came
+            self._note_removed(node, 0)
             return
         member = self.member(node)
         if member.status is not MemberStatus.LEAVING or self._replica_counts[node]:
@@ -510,6 +522,17 @@ class ClusterState(Catalog):
                 " replicas: decommission it first",
             )
         del self._members[node]
+        self._note_removed(node, member.revision)
+
+    def _note_removed(self, node: NodeId, revision: int) -> None:
+        self.removed.pop(node, None)  # the newest are last
+        if len(self.removed) == MAX_MEMBERS:
+            del self.removed[next(iter(self.removed))]
+        self.removed[node] = revision
+
+    def was_removed(self, node: NodeId, revision: int) -> bool:
+        """Whether a node was decommissioned when, or after, it had this revision."""
+        return revision <= self.removed.get(node, -1)
 
     # --- Numbers and features -------------------------------------------------------------------
 
@@ -563,6 +586,7 @@ class ClusterState(Catalog):
         self.next_producer_id = loaded.next_producer_id
         self.unreadable = loaded.unreadable
         self._members = {member.id: member for member in loaded.members}
+        self.removed = {each.id: each.revision for each in loaded.removed}
         for topic in loaded.topics:
             self._replace(topic)
             for partition in topic.partitions:
@@ -579,6 +603,8 @@ class ClusterState(Catalog):
             return "an id is used twice"
         if max(self._places, default=0) >= self.next_group or min(self._places, default=1) < 1:
             return "a group has a number that was never given out"
+        if len(self.removed) > MAX_MEMBERS:
+            return "it remembers more nodes than a cluster may have"
         if len(self._results) > MAX_RESULTS or partitions > MAX_TOTAL_PARTITIONS:
             return "it holds more than a cluster may"
         numbers = (self.version, self.unreadable, self.next_producer_id, self.needed_version)

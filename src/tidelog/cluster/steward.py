@@ -100,13 +100,8 @@ class Steward:
         if not state.cluster_id:
             await self.found()
         member = state.members.get(application.id)
+        self._check_not_removed(application)
         if member is None:
-            if application.founder and application.id not in state.seeds:
-                raise ClusterError(
-                    Problem.UNKNOWN_NODE,
-                    f"node {application.id} was removed from this cluster. To bring it back, empty"
-                    " its data directory and start it with seeds that do not name it",
-                )
             await propose(
                 cmd.AddMember(
                     token=cmd.new_token(),
@@ -138,6 +133,20 @@ class Steward:
             await self._node.controller.set_member_status(application.id, MemberStatus.ACTIVE)
         peers = tuple(Peer(each.id, each.rpc) for each in state.members.values())
         return Admission(state.member(application.id).revision, state.version, peers)
+
+    def _check_not_removed(self, application: Application) -> None:
+        """Keep a decommissioned node out: what its directory knows has been handed to others."""
+        state, revision = self._state, application.revision
+        member = application.id in state.members or application.id in state.seeds
+        if (revision is not None and state.was_removed(application.id, revision)) or (
+            not member and (application.founder or revision is not None)
+        ):
+            seeds = " and take it out of the seeds in its file" if application.founder else ""
+            raise ClusterError(
+                Problem.UNKNOWN_NODE,
+                f"node {application.id} was decommissioned from this cluster. To bring it back as"
+                f" a new member, empty its data directory{seeds}, then start it",
+            )
 
     async def _enable_features(self) -> None:
         for name, version in FEATURES.items():
