@@ -123,8 +123,8 @@ class Nodes:
     def _ask(self, address: str, frame: bytes) -> bytes:
         found = self._sockets[address] or self._connect(address)
         found.sendall(frame)
-        (length,) = struct.unpack(">i", _receive(found, 4))
-        return _receive(found, length)
+        (length,) = struct.unpack(">i", receive(found, 4))
+        return receive(found, length)
 
     def _connect(self, address: str) -> socket.socket:
         host, _, port = address.rpartition(":")
@@ -141,7 +141,7 @@ class Nodes:
                 found.close()
 
 
-def _receive(found: socket.socket, size: int) -> bytes:
+def receive(found: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         part = found.recv(size - len(data))

@@ -21,7 +21,7 @@ from tidelog.cluster.node import Node
 from tidelog.cluster.partition import Partition
 from tidelog.kafka import codec
 from tidelog.kafka.apis import default_table
-from tidelog.kafka.dispatch import Context
+from tidelog.kafka.dispatch import Context, Deferred
 from tidelog.records import Batch, Codec, Record, build_batch, parse_batches, read_records
 from tidelog.storage import wall_ms
 
@@ -79,6 +79,9 @@ class Broker:
             request = codec.decode_request(api_key, version, body)
             return codec.encode(await api.handler(self.context, request))
         answer = api.raw(self.context, version, memoryview(bytearray(body)))
+        if isinstance(answer, Deferred):
+            await answer.ready
+            answer = answer.resume()
         if answer is not None and not isinstance(answer, list):
             answer = await answer
         return None if answer is None else b"".join(answer)

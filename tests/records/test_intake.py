@@ -12,6 +12,7 @@ from tests.records.forms import Form, using
 from tests.records.samples import records, some_batch, some_records
 
 from tidelog.records import (
+    HEADER_SIZE,
     Batch,
     BatchType,
     Codec,
@@ -153,7 +154,7 @@ def test_a_survey_says_what_reading_record_by_record_says(
     keyless = sum(record.key is None for record in written)
     with using(form):
         found = survey_records(build_batch(written, codec=codec))
-    assert found == Survey(min(times), max(times), keyless)
+    assert found == Survey(min(times), max(times), keyless, build_batch(written).size - HEADER_SIZE)
 
 
 @pytest.mark.parametrize("codec", Codec)

@@ -20,13 +20,14 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from tidelog.kafka import codec
 from tidelog.kafka.codec import API_VERSIONS, Buffer, Malformed
-from tidelog.kafka.dispatch import Api, Disconnect
+from tidelog.kafka.dispatch import Api, Deferred, Disconnect
 from tidelog.kafka.versions import unsupported_version
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         "_barrier",
         "_body",
         "_closing",
+        "_deferred",
         "_filled",
         "_head",
         "_host",
@@ -91,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog: deque[memoryview] = deque()
         self._inflight: deque[Slot] = deque()
         self._barrier = False  # the request in flight is not pipelined
+        self._deferred = False  # the last request in flight waits, and others may not overtake it
         self._pumping = False
         self._read_paused = False
         self._write_paused = False
@@ -229,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _may_start(self) -> bool:
-        if self._write_paused:
+        if self._write_paused or self._deferred:
             return False
         if not self._inflight:
             return True
@@ -274,12 +277,38 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._barrier = not api.pipelined
         self._inflight.append(slot)
+        if isinstance(work, Deferred):
+            self._deferred = True
+            resume = work.resume
+            slot.work = asyncio.ensure_future(work.ready)
+            slot.work.add_done_callback(lambda future: self._resume(slot, future, resume))
+        else:
+            self._work(slot, work)
+
+    def _work(self, slot: Slot, work: Any) -> None:
         if work is None or isinstance(work, list):
             slot.answer = work
             slot.done = True
         else:
             slot.work = asyncio.ensure_future(work)
             slot.work.add_done_callback(lambda future: self._finished(slot, future))
+
+    def _resume(self, slot: Slot, ready: "asyncio.Future[None]", resume: Callable[[], Any]) -> None:
+        """A handler that had to wait goes on, and others may start after it."""
+        self._deferred = False
+        if ready.cancelled() or ready.exception() is not None:
+            self._finished(slot, ready)
+            return
+        slot.work = None
+        try:
+            self._work(slot, resume())
+        except Disconnect as reason:
+            slot.done = True
+            self._disconnect(reason)
+        except Exception as error:  # noqa: BLE001  # a raw handler that fails fails one client
+            slot.done = True
+            self._fail(slot.api, error)
+        self._pump()
 
     def _start_unsupported(self, api: Api, version: int, body: memoryview) -> None:
         self._server.stats.unsupported += 1

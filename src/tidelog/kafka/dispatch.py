@@ -11,7 +11,9 @@ There are two kinds of handlers:
 A client's requests are handled one after the other, as Kafka does it, but for *pipelined* ones:
 they start in the order of their arrival, without waiting for those before them, as far as these are
 pipelined too. A pipelined handler must therefore do what has to happen in order (append to the
-log) before it waits for anything. It is also brought to its end when the client goes away.
+log) before it waits for anything. If it has to wait before that, it returns a `Deferred`, and the
+connection starts nothing until the handler goes on. It is also brought to its end when the client
+goes away.
 
 Answers always leave in the order of the requests.
 """
@@ -46,7 +48,18 @@ class Context:
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 RawAnswer = list[Buffer] | None
-RawHandler = Callable[[Context, int, memoryview], Awaitable[RawAnswer] | RawAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A raw handler that waits before it does what has to happen in the order of requests."""
+
+    ready: Awaitable[None]
+    # What the handler does then; it returns what the handler would have returned.
+    resume: Callable[[], Awaitable[RawAnswer] | RawAnswer]
+
+
+RawHandler = Callable[[Context, int, memoryview], Awaitable[RawAnswer] | RawAnswer | Deferred]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
-"""Produce: clients' batches into the log, without looking at a record if that can be helped.
+"""Produce: clients' batches into the log.
 
-A batch stays where it arrived, in its request's buffer: it is checked there, stamped there, and
-goes from there to the file and to the followers. Only settings of the topic that are about records
-(another compression, keys that compaction needs) make it unpack a batch.
+A batch stays where it arrived, in its request's buffer: it is inspected there (see
+`tidelog.kafka.inspection`), stamped there, and goes from there to the file and to the followers.
 
-Everything that has to happen in order happens before this returns: the next request of the same
-client is started while this one waits for its followers.
+Everything that has to happen in order happens before the next request of the same client starts,
+which is while this one waits for its followers.
 """
 
 import asyncio
@@ -18,25 +17,15 @@ from kio.schema.errors import ErrorCode
 from tidelog.cluster.partition import Produced, ProduceFailed
 from tidelog.kafka import produceform
 from tidelog.kafka.codec import Buffer
-from tidelog.kafka.dispatch import Context, Disconnect, RawAnswer
+from tidelog.kafka.dispatch import Context, Deferred, Disconnect, RawAnswer
 from tidelog.kafka.errors import Refused, leader_for
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
+from tidelog.kafka.inspection import ALLOWANCE, Allowance, FaultyRecords, Partly, Rules, inspect
 from tidelog.kafka.leadership import current_leader, encode_endpoints
 from tidelog.kafka.produceform import ProduceRequest, TopicToWrite, Written
 from tidelog.raft.events import Refusal
 from tidelog.raft.types import Level
-from tidelog.records import (
-    Batch,
-    Codec,
-    CorruptBatch,
-    OldFormat,
-    RefusedBatch,
-    TimestampType,
-    accept_batch,
-    read_records,
-    recompress,
-    survey_records,
-)
+from tidelog.records import Batch, TimestampType
 from tidelog.storage import wall_ms
 
 if TYPE_CHECKING:
@@ -68,21 +57,15 @@ CODES: Final = {
     Refusal.STORAGE: ErrorCode.kafka_storage_error,
     Refusal.UNKNOWN: ErrorCode.request_timed_out,
 }
-CODECS: Final = {
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
 
 
 def handle_produce(
     context: Context, version: int, body: memoryview
-) -> "asyncio.Future[RawAnswer] | RawAnswer":
+) -> "asyncio.Future[RawAnswer] | RawAnswer | Deferred":
     """Write what a client sends; raises `Malformed`, or `Disconnect` where nobody can be told."""
     request = produceform.parse(version, body)
     pending = Pending(context, version, request.acks)
+    parts: list[Part] = []
     for topic in request.topics:
         name = topic.name if version < produceform.FIRST_WITH_ID else _name_of(context, topic)
         written: list[Written] = []
@@ -92,15 +75,44 @@ def handle_produce(
             written.append(result)
             if name is None:
                 result.error = ErrorCode.unknown_topic_id
-                continue
+            else:
+                parts.append(Part(name, result, records))
+
+    def write() -> "asyncio.Future[RawAnswer] | RawAnswer":
+        for part in parts:
             try:
-                _write(pending, request, name, result, records)
+                _write(pending, request, part)
             except FaultyRecords as refused:
-                result.faulty = refused.records
-                pending.fail(name, result, refused.code, refused.message)
+                part.result.faulty = refused.records
+                pending.fail(part.topic, part.result, refused.code, refused.message)
             except Refused as refused:
-                pending.fail(name, result, refused.code, refused.message)
-    return pending.started()
+                pending.fail(part.topic, part.result, refused.code, refused.message)
+        return pending.started()
+
+    allowance = Allowance(ALLOWANCE)
+    try:
+        for part in parts:
+            part.find(pending, request)
+            part.inspect(allowance)
+    except Partly:
+        return Deferred(_inspect_elsewhere(pending, request, parts), write)
+    return write()
+
+
+async def _inspect_elsewhere(
+    pending: "Pending", request: ProduceRequest, parts: "list[Part]"
+) -> None:
+    """Inspect all parts on a thread; then look again who leads, which may be another by now."""
+    for part in parts:
+        part.find(pending, request)
+
+    def inspect_all() -> None:
+        for part in parts:
+            part.inspect(None)
+
+    await asyncio.to_thread(inspect_all)
+    for part in parts:
+        part.find(pending, request)
 
 
 def _name_of(context: Context, topic: TopicToWrite) -> str | None:
@@ -108,15 +120,46 @@ def _name_of(context: Context, topic: TopicToWrite) -> str | None:
     return None if found is None else found.name
 
 
-class FaultyRecords(Refused):
-    """A batch that was refused for some of its records, which the client is told.
+class Part:
+    """What a request brings for one partition: where it goes, and what is wrong with it."""
 
-    It may then write the others again without them.
-    """
+    __slots__ = ("found", "inspected", "records", "result", "rules", "topic")
 
-    def __init__(self, message: str, records: tuple[int, ...]) -> None:
-        super().__init__(ErrorCode.invalid_record, message)
+    def __init__(self, topic: str, result: Written, records: memoryview | None) -> None:
+        self.topic = topic
+        self.result = result
         self.records = records
+        self.found: Partition | Refused | None = None
+        self.rules: Rules | None = None
+        self.inspected: Batch | Refused | None = None  # None until it was inspected
+
+    def find(self, pending: "Pending", request: ProduceRequest) -> None:
+        """Look up the partition and what its topic demands."""
+        if self.topic == GROUPS_TOPIC:
+            self.found = Refused(
+                ErrorCode.invalid_topic_exception, "only coordinators write to this topic"
+            )
+            return
+        found = leader_for(pending.context, self.topic, self.result.index)
+        if isinstance(found, ErrorCode):
+            self.found = Refused(found, None)
+            return
+        self.found = found
+        if self.rules is None:
+            self.rules = Rules.of(
+                found.config,
+                takes_zstd=pending.version >= _FIRST_WITH_ZSTD,
+                transactional=request.transactional,
+            )
+
+    def inspect(self, allowance: Allowance | None) -> None:
+        """Judge the records; what goes nowhere is not looked at."""
+        if self.rules is None:
+            return
+        try:
+            self.inspected = inspect(self.records, self.rules, allowance)
+        except Refused as refused:
+            self.inspected = refused
 
 
 class Pending:
@@ -195,21 +238,17 @@ class Pending:
         return [produceform.encode(self._version, self.topics, endpoints)]
 
 
-def _write(
-    pending: Pending,
-    request: ProduceRequest,
-    topic: str,
-    result: Written,
-    records: memoryview | None,
-) -> None:
-    """Check one partition's batch and append it; raises `Refused` before anything is written."""
-    if topic == GROUPS_TOPIC:
-        raise Refused(ErrorCode.invalid_topic_exception, "only coordinators write to this topic")
-    partition = leader_for(pending.context, topic, result.index)
-    if isinstance(partition, ErrorCode):
-        raise Refused(partition, None)
+def _write(pending: Pending, request: ProduceRequest, part: Part) -> None:
+    """Append one partition's batch; raises `Refused` before anything is written."""
+    partition, batch, result = part.found, part.inspected, part.result
+    if isinstance(partition, Refused):
+        raise partition
+    if isinstance(batch, Refused):
+        raise batch
+    if partition is None or batch is None:
+        # This node came to lead while other records of the request were inspected.
+        raise Refused(_NOT_HERE, None)
     level = _level(pending, partition)
-    batch = _checked(partition, request, pending.version, records)
     if partition.config.message_timestamp_type == "LogAppendTime":
         result.append_time = wall_ms()
         batch = batch.set_time(result.append_time, TimestampType.LOG_APPEND)
@@ -245,47 +284,3 @@ def _check_in_sync(context: Context, partition: "Partition") -> None:
             ErrorCode.not_enough_replicas,
             f"{there} replicas are in sync and min.insync.replicas asks for {needed}",
         )
-
-
-def _checked(
-    partition: "Partition", request: ProduceRequest, version: int, records: memoryview | None
-) -> Batch:
-    """View the batch that the log may have; raises `Refused`."""
-    config = partition.config
-    if not records:
-        raise Refused(ErrorCode.invalid_record, "there are no records")
-    if len(records) > config.max_message_bytes:
-        raise _too_large(len(records), config.max_message_bytes)
-    try:
-        batch = accept_batch(records)
-        if batch.is_transactional or request.transactional:
-            raise Refused(ErrorCode.invalid_txn_state, "transactions are not served here")
-        codec = batch.codec
-        if codec is Codec.ZSTD and version < _FIRST_WITH_ZSTD:
-            raise Refused(
-                ErrorCode.unsupported_compression_type, f"zstd needs version {_FIRST_WITH_ZSTD}"
-            )
-        if config.compacts and (without := survey_records(batch).without_key):
-            raise FaultyRecords(
-                f"{without} records have no key, which a compacted topic needs",
-                tuple(place for place, each in enumerate(read_records(batch)) if each.key is None),
-            )
-        wanted = CODECS.get(config.compression_type, codec)
-        if wanted is not codec:
-            batch = recompress(batch, wanted, level=config.compression_level)
-            if batch.size > config.max_message_bytes:
-                raise _too_large(batch.size, config.max_message_bytes)
-    except OldFormat as error:
-        raise Refused(ErrorCode.unsupported_for_message_format, str(error)) from error
-    except CorruptBatch as error:
-        raise Refused(ErrorCode.corrupt_message, str(error)) from error
-    except RefusedBatch as error:
-        raise Refused(ErrorCode.invalid_record, str(error)) from error
-    return batch
-
-
-def _too_large(size: int, most: int) -> Refused:
-    return Refused(
-        ErrorCode.message_too_large,
-        f"the batch has {size} bytes and max.message.bytes allows {most}",
-    )

@@ -20,7 +20,7 @@ from tidelog.records.builder import (
     transaction_marker,
 )
 from tidelog.records.codecs import MAX_DECOMPRESSED
-from tidelog.records.errors import CorruptBatch, OldFormat, RefusedBatch
+from tidelog.records.errors import CorruptBatch, OldFormat, OverLimit, RefusedBatch
 from tidelog.records.intake import Survey, accept_batch, survey_records
 from tidelog.records.types import (
     NO_OFFSET,
@@ -53,6 +53,7 @@ __all__ = [
     "MarkerType",
     "Offset",
     "OldFormat",
+    "OverLimit",
     "Record",
     "RefusedBatch",
     "Survey",

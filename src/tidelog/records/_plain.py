@@ -4,6 +4,7 @@ Cython reads those names when it compiles. In plain Python they must only exist.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -24,6 +25,8 @@ class _Plain:
     cclass = cfunc = final = inline = staticmethod(_same)
     exceptval = locals = returns = staticmethod(_decorator)
     int = longlong = Py_ssize_t = None
+
+    nogil = nullcontext()
 
     @staticmethod
     def declare(_: object, value: object = None) -> object:

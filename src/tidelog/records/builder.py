@@ -133,7 +133,7 @@ def unpack(batch: Batch, limit: int = codecs.MAX_DECOMPRESSED) -> memoryview:
     try:
         return codecs.decompress(batch.codec, batch.records, limit)
     except CorruptBatch as error:
-        raise CorruptBatch(HEADER_SIZE + error.position, f"{error.reason}, in {batch}") from None
+        raise type(error)(HEADER_SIZE + error.position, f"{error.reason}, in {batch}") from None
 
 
 def recompress(

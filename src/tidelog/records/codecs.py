@@ -16,7 +16,7 @@ from typing import Final
 import cramjam
 import numpy as np
 
-from tidelog.records.errors import CorruptBatch
+from tidelog.records.errors import CorruptBatch, OverLimit
 from tidelog.records.types import Buffer, Codec
 
 # Kafka brokers take requests of up to 100 MB by default, so no client of theirs needs more.
@@ -58,17 +58,16 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int = MAX_DECOMPRESSED) -> memoryview:
-    """Return what `codec` stored; raise `CorruptBatch` if it is damaged or larger than `limit`.
+    """Return what `codec` stored; raise `CorruptBatch` if it is damaged.
 
-    Positions in the error count from the start of `data`.
+    If it is larger than `limit`, that is `OverLimit`. Positions in the error count from the start
+    of `data`.
     """
     view = memoryview(data)
     match codec:
         case Codec.NONE:
             if len(view) > limit:
-                raise CorruptBatch(
-                    0, f"{len(view)} bytes of records, more than the {limit} allowed"
-                )
+                raise OverLimit(0, f"{len(view)} bytes of records, more than the {limit} allowed")
             return view
         case Codec.GZIP:
             return _unpack(cramjam.gzip.decompress_into, view, limit, codec)
@@ -94,9 +93,7 @@ def _unpack(
         except cramjam.DecompressionError as error:
             if not _is_full(error):
                 raise CorruptBatch(0, f"damaged {codec.name.lower()} data: {error}") from None
-    raise CorruptBatch(
-        0, f"{codec.name.lower()} data unpacks to more than the {limit} bytes allowed"
-    )
+    raise OverLimit(0, f"{codec.name.lower()} data unpacks to more than the {limit} bytes allowed")
 
 
 def _is_full(error: Exception) -> bool:
@@ -136,7 +133,7 @@ def _decompress_snappy(block: memoryview, position: int, limit: int) -> memoryvi
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > limit:
-            raise CorruptBatch(
+            raise OverLimit(
                 position, f"snappy data unpacks to {size} bytes, more than the {limit} allowed"
             )
         if size > len(block) * _SNAPPY_MAX_RATIO:

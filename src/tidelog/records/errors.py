@@ -29,6 +29,13 @@ class OldFormat(CorruptBatch):
     """
 
 
+class OverLimit(CorruptBatch):
+    """Records that unpack to more bytes than the caller allows.
+
+    They may be sound, and their sender can be told to send fewer of them at a time.
+    """
+
+
 class RefusedBatch(Exception):
     """A valid batch that a client may not write: why not."""
 

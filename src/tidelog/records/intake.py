@@ -1,11 +1,11 @@
 """What a client may write: the checks between the bytes of a produce request and the log.
 
 Rules:
-- `accept_batch` is for every produce. It looks at the header and the CRC and at nothing else, so a
-  compressed batch stays compressed, and it views the bytes where they are. After it, the batch has
-  one offset for each record it claims, and only `stamp` is missing.
-- `survey_records` is for topics whose rules are about single records: it unpacks and walks all of
-  them and makes no object for any. A claim of the header that the records do not keep is damage.
+- `accept_batch` looks at the header and the CRC and at nothing else, and it views the bytes where
+  they are. After it, the batch has one offset for each record it claims, and only `stamp` is
+  missing.
+- `survey_records` unpacks and walks all records of a batch and makes no object for any. A claim of
+  the header that the records do not keep is damage. A server does both before it appends.
 - What a client may not write is refused, though it may be a valid batch: markers and batches of
   ours come from this side only.
 """
@@ -28,6 +28,7 @@ class Survey:
     min_timestamp: int  # of the records, whatever the header says
     max_timestamp: int
     without_key: int  # records that have none, which a compacted topic does not take
+    size: int  # bytes of the records, unpacked
 
 
 def accept_batch(buffer: Buffer) -> Batch:
@@ -57,13 +58,14 @@ def accept_batch(buffer: Buffer) -> Batch:
 def survey_records(batch: Batch, limit: int = codecs.MAX_DECOMPRESSED) -> Survey:
     """Unpack a batch and check every record; raise `CorruptBatch` if one is not what it should be.
 
-    That includes their count and their offsets. The largest time is returned and not compared with
-    the header, because there are clients that write the time of the last record there:
-    `Batch.set_time` puts that right.
+    That includes their count and their offsets; records that unpack to more than `limit` bytes are
+    `OverLimit`. The largest time is returned and not compared with the header, because there are
+    clients that write the time of the last record there: `Batch.set_time` puts that right.
     """
     if not batch.count:
         raise ValueError(f"{batch} has no records to look at")
-    return Survey(*kernels.survey(batch, unpack(batch, limit)))
+    section = unpack(batch, limit)
+    return Survey(*kernels.survey(batch, section), len(section))
 
 
 def _has_sane_producer(batch: Batch) -> bool:

@@ -52,6 +52,7 @@ _CRC_START = cython.declare(cython.Py_ssize_t, 21)
 _LOG_APPEND_BIT = cython.declare(cython.int, 1 << 3)
 _MAX_INT64 = cython.declare(cython.longlong, 0x7FFF_FFFF_FFFF_FFFF)
 _MIN_RECORD_SIZE = cython.declare(cython.Py_ssize_t, 7)  # seven fields of a byte or more
+_TURN = cython.declare(cython.Py_ssize_t, 0xFFFF)  # records that are walked without a pause
 _SHORT_FIELDS = cython.declare(cython.Py_ssize_t, 9)  # attributes and four numbers of two bytes
 _SHORT_TAIL = cython.declare(cython.Py_ssize_t, 2)  # a value's size and the count of no headers
 _NOTHING = memoryview(b"")
@@ -448,6 +449,9 @@ def survey(batch: Batch, section: memoryview) -> tuple[int, int, int]:
     cursor.open(batch, section)
     while left:
         left -= 1
+        if not left & _TURN:
+            with cython.nogil:
+                pass  # other threads, one of which is the event loop's, get their turn
         cursor.next_record()
         earliest = min(earliest, cursor.timestamp)
         latest = max(latest, cursor.timestamp)
