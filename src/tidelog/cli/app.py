@@ -19,21 +19,26 @@ class Commands(LazyGroup):
     """Every command there is, in the order in which they are shown."""
 
     table = (
-        Entry("up", "tidelog.cli.up:up", "Run a cluster on this machine.", RUN),
+        Entry("up", "tidelog.cli.up:up", "Start a cluster on this machine.", RUN),
         Entry("down", "tidelog.cli.up:down", "Stop that cluster.", RUN),
-        Entry("demo", "tidelog.cli.demo:demo", "Show in a minute and a half what it is for.", RUN),
+        Entry("demo", "tidelog.cli.demo:demo", "Run a 90-second guided demo.", RUN),
         Entry("start", "tidelog.cli.start:start", "Run one node of a cluster.", RUN),
-        Entry("topic", "tidelog.cli.topic:app", "Create, look at, change and delete topics.", USE),
+        Entry("topic", "tidelog.cli.topic:app", "Create, describe, change and delete topics.", USE),
         Entry("produce", "tidelog.cli.produce:produce", "Write records to a topic.", USE),
         Entry("consume", "tidelog.cli.consume:consume", "Read records from topics.", USE),
-        Entry("group", "tidelog.cli.group:app", "Look at groups of consumers, and move them.", USE),
+        Entry(
+            "group",
+            "tidelog.cli.group:app",
+            "List and describe consumer groups; reset offsets.",
+            USE,
+        ),
         Entry("lake", "tidelog.cli.lake:app", "Move topics to Iceberg tables.", USE),
         Entry("pipeline", "tidelog.cli.pipeline:app", "Run pipelines on Spark.", USE),
-        Entry("cluster", "tidelog.cli.cluster:app", "See how the cluster is.", OPERATE),
-        Entry("node", "tidelog.cli.node:app", "Empty, remove or add a node.", OPERATE),
-        Entry("config", "tidelog.cli.config:app", "See and change cluster settings.", OPERATE),
+        Entry("cluster", "tidelog.cli.cluster:app", "Show cluster health.", OPERATE),
+        Entry("node", "tidelog.cli.node:app", "Drain, decommission or add a node.", OPERATE),
+        Entry("config", "tidelog.cli.config:app", "Show and change cluster settings.", OPERATE),
         Entry("log", "tidelog.cli.log:app", "Draw the log of a partition.", OPERATE),
-        Entry("sim", "tidelog.cli.sim:sim", "Judge the core in simulated worlds.", PROVE),
+        Entry("sim", "tidelog.cli.sim:sim", "Run the deterministic simulator.", PROVE),
     )
 
 
@@ -44,7 +49,10 @@ app = typer.Typer(
         "Tidelog: replicated logs, and the tide mark up to which they are safe.\n\n"
         "Commands talk to the cluster at `--bootstrap`, or at `$TIDELOG_BOOTSTRAP`, or at "
         "localhost:9092. Those under *Use* work with any Kafka cluster. "
-        "`tidelog COMMAND --help` explains a command with examples."
+        "`tidelog COMMAND --help` explains a command with examples.\n\n"
+        "The exit status is 0 if all went well, 1 for bad news and 2 for a wrong command line. "
+        "With `--json`, results are JSON on standard output, and an error is one line on the error "
+        'stream: `{"error": {"kind": "unknown_node", "message": "..."}}`.'
     ),
     no_args_is_help=True,
     rich_markup_mode="markdown",

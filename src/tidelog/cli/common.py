@@ -1,9 +1,9 @@
 """What the commands that talk to a cluster share: options, errors, tables, and running to the end.
 
 Rules:
-- Everything that a program may want to read goes to standard output; everything else to the error
-  stream. With `--json` the output is one JSON document, or one a line where there is no end.
-- An error is one sentence that says what to do, and exit code 1. A wrong command line is code 2.
+- Results go to standard output, everything else to the error stream. With `--json` the output is
+  one JSON document, or one per line where there is no end, and errors are JSON too (`errors.py`).
+- An error is a sentence that says what to do, and exit status 1. A wrong command line is status 2.
 - Ctrl-C ends a command that follows something in the regular way, with code 0.
 """
 
@@ -15,9 +15,11 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
+
+from tidelog.cli.errors import fail, wants_json
 
 if TYPE_CHECKING:
     from tidelog.client import Cluster
@@ -102,9 +104,9 @@ def run(
     try:
         return asyncio.run(_until_told(main()) if endless else main())
     except UnknownTopic as error:
-        fail(f"{error} `tidelog topic list` shows what there is.")
+        fail(error, "`tidelog topic list` shows what there is.")
     except ClientError as error:
-        fail(str(error))
+        fail(error)
     except (KeyboardInterrupt, asyncio.CancelledError):
         if endless:
             return None
@@ -124,16 +126,10 @@ async def _until_told(work: Awaitable[T]) -> T:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-def fail(message: str) -> NoReturn:
-    """End the process because of bad news, told in whole sentences whoever wrote them."""
-    stop = "" if message.endswith((".", "?", "!")) else "."
-    typer.echo(f"tidelog: {message[:1].upper()}{message[1:]}{stop}", err=True)
-    raise typer.Exit(1)
-
-
 def note(message: str) -> None:
     """Say something to people that programs do not want to read."""
-    typer.echo(message, err=True)
+    if not wants_json():
+        typer.echo(message, err=True)
 
 
 def emit(document: object) -> None:

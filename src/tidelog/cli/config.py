@@ -12,10 +12,10 @@ from tidelog.cli.common import (
     Bootstrap,
     emit,
     emit_table,
-    fail,
     parse_settings,
     run,
 )
+from tidelog.cli.errors import fail
 
 if TYPE_CHECKING:
     from tidelog.client import Cluster, Setting

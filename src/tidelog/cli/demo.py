@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidelog.cli.common import fail
+from tidelog.cli.errors import fail
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +83,7 @@ def demo(
             show_pipeline(nodes.bootstrap, directory / "pipeline", TOPIC, console)
         console.print(YOUR_TURN)
     except (ClusterFailed, ClientError) as error:
-        fail(str(error))
+        fail(error)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     finally:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.cli.common import fail
+from tidelog.cli.errors import fail
 from tidelog.cli.spark import what_is_missing
 
 if TYPE_CHECKING:

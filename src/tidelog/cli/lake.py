@@ -19,12 +19,12 @@ from tidelog.cli.common import (
     emit,
     emit_line,
     emit_table,
-    fail,
     format_bytes,
     note,
     parse_settings,
     plural,
 )
+from tidelog.cli.errors import fail
 from tidelog.cli.spark import Master, need_packages, need_spark, parse_span
 
 if TYPE_CHECKING:
@@ -366,7 +366,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (ClientError, LakeError, OptionError) as error:
-        fail(str(error))
+        fail(error)
 
 
 def _shown(offsets: Any) -> str:

@@ -7,6 +7,8 @@ completed or asked for its own help.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
@@ -57,3 +59,28 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         entry = self._entries.get(name or "")
         return name, command if entry is None else entry.load(), rest
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line; with `--json` on it, errors are JSON too."""
+        line = list(sys.argv[1:] if args is None else args)
+
+        def run(*, standalone: bool) -> Any:
+            return super(LazyGroup, self).main(
+                line, prog_name, complete_var, standalone, windows_expand_args, **extra
+            )
+
+        if "--json" in line and standalone_mode:
+            from tidelog.cli.errors import asks_for_json, run_for_programs
+
+            if asks_for_json(line):
+                # Errors are raised then, and not printed.
+                run_for_programs(lambda: run(standalone=False))
+        return run(standalone=standalone_mode)

@@ -15,10 +15,10 @@ from tidelog.cli.common import (
     AsJson,
     Bootstrap,
     emit,
-    fail,
     note,
     run,
 )
+from tidelog.cli.errors import fail
 
 if TYPE_CHECKING:
     from tidelog.client import Cluster
@@ -132,7 +132,7 @@ def token(
         try:
             directory, kept = _secret_below(data)
         except SecretTrouble as error:
-            fail(str(error))
+            fail(error)
         made = JoinToken(kept.secret, kept.cluster_id, _members(directory))
         if not made.seeds:
             note(

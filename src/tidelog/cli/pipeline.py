@@ -15,11 +15,11 @@ from tidelog.cli.common import (
     Bootstrap,
     emit,
     emit_table,
-    fail,
     note,
     plural,
     run,
 )
+from tidelog.cli.errors import fail
 from tidelog.cli.spark import Master, need_packages, need_spark, parse_span
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def init(
     try:
         project = create(directory, name=name, bootstrap=bootstrap)
     except ProjectError as error:
-        fail(str(error))
+        fail(error)
     typer.echo(
         f"Made {project.directory}.\n\n"
         f"  tidelog pipeline feed            write orders and payments to try it with\n"
@@ -193,7 +193,7 @@ def _follow(project: Project, order: Order, *, as_json: bool) -> Report:
     try:
         report = watch(launch(project, order), quiet=as_json)
     except ProjectError as error:
-        fail(str(error))
+        fail(error)
     if not report.ok and not report.interrupted and not as_json:
         _complain(report.problems, project)
     return report
@@ -212,7 +212,7 @@ def _project(directory: Path) -> Project:
     try:
         project.spec()
     except ProjectError as error:
-        fail(str(error))
+        fail(error)
     return project
 
 

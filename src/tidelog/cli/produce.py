@@ -16,11 +16,11 @@ from tidelog.cli.common import (
     Bootstrap,
     TopicName,
     emit_line,
-    fail,
     note,
     plural,
     run,
 )
+from tidelog.cli.errors import fail
 from tidelog.cli.formats import Headers, InputFormat, InputRecord, Mismatch, parse_headers
 
 if TYPE_CHECKING:

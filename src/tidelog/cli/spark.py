@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog.cli.common import fail
+from tidelog.cli.errors import fail
 
 OLDEST_JAVA: Final = 17
 _PACKAGES: Final = ("pyspark", "grpc", "yaml", "pyiceberg", "fastavro", "pandas")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidelog.cli.errors import fail
+
 if TYPE_CHECKING:
     from tidelog.cluster.config import NodeConfig
 
@@ -82,8 +84,7 @@ def start(
         with _logging(settings, level):
             run(settings)
     except (InvalidNodeConfig, StartFailed, OSError) as error:
-        typer.echo(f"tidelog: this node cannot start: {error}", err=True)
-        raise typer.Exit(1) from None
+        fail(f"this node cannot start: {error}")
 
 
 @contextlib.contextmanager

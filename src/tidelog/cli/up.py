@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidelog.cli.common import AsJson, emit, fail, format_bytes, note, plural
+from tidelog.cli.common import AsJson, emit, format_bytes, note, plural
+from tidelog.cli.errors import fail
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -92,7 +93,7 @@ def up(
             ran = cluster.running
             started = cluster.bring_up(nodes, kafka_port)
     except (ClusterFailed, OSError) as error:
-        fail(str(error))
+        fail(error)
     took = time.monotonic() - began
     if as_json:
         emit(_document(cluster, started, took))
@@ -138,7 +139,7 @@ def _stop_all(cluster: LocalCluster) -> None:
         with cluster.alone():
             cluster.stop_all()
     except ClusterFailed as error:
-        fail(str(error))
+        fail(error)
 
 
 def down(
@@ -177,7 +178,7 @@ def down(
         with cluster.alone():
             endings = cluster.end([node.id for node in cluster.nodes], timeout)
     except (ClusterFailed, OSError) as error:
-        fail(str(error))
+        fail(error)
     if as_json:
         emit(
             {
