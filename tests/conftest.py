@@ -1,5 +1,6 @@
 """What every test shares: two flags, the settings of property tests, a word on stale builds."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,35 @@ def stale_builds(sources: Path) -> list[Path]:
     )
 
 
+def first_fresh_seed() -> int:
+    """Where the worlds of `tests/sim/test_fresh_worlds.py` begin: the hash of the commit."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=SOURCES,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return 1_000_000  # no repository
+    return 1_000_000 + int(found.stdout[:8], 16)
+
+
+@pytest.fixture(scope="session")
+def fresh_seed() -> int:
+    return first_fresh_seed()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say so when a compiled module is older than its source, since the tests ran the old one."""
+    """Name the fresh worlds, and the compiled modules that are older than their source."""
+    if any(
+        "test_fresh_worlds" in report.nodeid
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+    ):
+        terminalreporter.write_line(f"Fresh worlds: tidelog sim --from {first_fresh_seed()}")
     for source in stale_builds(SOURCES):
         terminalreporter.write_line(
             f"{source.name} is newer than its compiled module, which these tests ran: "

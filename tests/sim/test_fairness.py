@@ -12,8 +12,8 @@ from tidelog.raft.types import Level, NodeId
 from tidelog.records import NO_OFFSET, Offset, Term
 from tidelog.sim.history import Fate, History, Operation
 from tidelog.sim.network import NetworkKnobs
+from tidelog.sim.readers import serve
 from tidelog.sim.run import Run
-from tidelog.sim.workload import serve
 from tidelog.sim.world import Phase
 
 

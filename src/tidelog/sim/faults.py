@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.raft.configuration import Configuration
-from tidelog.raft.types import NodeId, ShippingMode
+from tidelog.raft.events import ChangeConfiguration
+from tidelog.raft.types import GroupId, NodeId, ShippingMode
 from tidelog.sim.hand import Hand, NothingToDo
 from tidelog.sim.network import NetworkKnobs
 from tidelog.sim.scheduler import MS
@@ -45,10 +46,12 @@ class Faults(Hand):
             "wipe": self._wipe,
             "slow-disk": self._slow_disk,
             "full-disk": self._full_disk,
+            "full-disks": self._full_disks,
             "failing-fsync": self._failing_fsync,
             "partition": self._partition,
             "one-way-partition": self._one_way_partition,
             "isolate-leader": self._isolate_leader,
+            "burst": self._burst,
             "clog": self._clog,
             "storm": self._storm,
             "pause": self._pause,
@@ -114,12 +117,21 @@ class Faults(Hand):
         return undo
 
     def _full_disk(self) -> Undo:
-        node = self.node()
-        room = node.disk.room = self.rng.choice((0, 10, 300, 3_000))
-        self.say(f"the disk of n{node.id} has room for {room} bytes")
+        return self._fill([self.node()])
+
+    def _full_disks(self) -> Undo:
+        """Fill two disks at once: where they are a majority, nothing can be written meanwhile."""
+        nodes = list(self.world.nodes.values())
+        return self._fill(self.rng.sample(nodes, min(2, len(nodes))))
+
+    def _fill(self, nodes: list[SimNode]) -> Undo:
+        for node in nodes:
+            room = node.disk.room = self.rng.choice((0, 10, 300, 3_000))
+            self.say(f"the disk of n{node.id} has room for {room} bytes")
 
         def undo() -> None:
-            node.disk.room = None
+            for node in nodes:
+                node.disk.room = None
 
         return undo
 
@@ -178,15 +190,44 @@ class Faults(Hand):
         return self._cut([link for link in self._all_links() if self.rng.random() < share])
 
     def _isolate_leader(self) -> Undo:
-        leader = self.leader()[0].id
+        return self._isolate(self.leader()[0].id)
+
+    def _isolate(self, node: NodeId) -> Undo:
         out, back = self.rng.choice(((True, True), (True, False), (False, True)))
         return self._cut(
             [
                 (source, target)
                 for source, target in self._all_links()
-                if (out and source == leader) or (back and target == leader)
+                if (out and source == node) or (back and target == node)
             ]
         )
+
+    def _burst(self) -> Undo:
+        """Cut a leader off, kill another node and remove a third, within one election timeout."""
+        node, group, _ = self.leader()
+        others = [other for other in self.world.nodes.values() if other is not node]
+        self.rng.shuffle(others)
+        undo = self._isolate(node.id)
+        power = self.rng.random() >= self.world.knobs.process_crash
+        downtime = self.world.draw(self.rng, DOWNTIME)
+        if others:
+            victim, removed = others[0], others[-1]
+            self._soon(f"n{victim.id} dies", partial(victim.crash, power=power, downtime=downtime))
+            self._soon(f"n{removed.id} leaves g{group}", partial(self._remove, group, removed))
+        return undo
+
+    def _soon(self, name: str, callback: Callable[[], None]) -> None:
+        """Do something within one election timeout."""
+        self.world.at(self.rng.randrange(self.world.knobs.election), name, callback)
+
+    def _remove(self, group: GroupId, gone: SimNode) -> None:
+        leader = self.world.leader(group)
+        if leader is None or leader.paused:
+            return
+        voters = leader.replicas[group].core.configuration.voters
+        left = tuple(each for each in voters if each != gone.vnode and self.exists(each))
+        if left:
+            leader.step(group, ChangeConfiguration(self.world.next_token(), left))
 
     def _clog(self) -> Undo:
         share = self.rng.choice((0.1, 0.3, 0.6))

@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from tidelog.cluster.replica import Replica
-from tidelog.raft.types import GroupId
+from tidelog.raft.types import GroupId, Vnode
 
 if TYPE_CHECKING:
     from tidelog.sim.node import SimNode
@@ -51,6 +51,10 @@ class Hand:
         if node is None or node.paused:
             raise NothingToDo
         return node, group, node.replicas[group]
+
+    def exists(self, vnode: Vnode) -> bool:
+        """Whether this replica's disk was not wiped since."""
+        return self.world.nodes[vnode.id].vnode == vnode
 
     def say(self, text: str) -> None:
         """Put a line into the trace."""

@@ -39,8 +39,9 @@ from tidelog.sim.facts import (
 from tidelog.sim.invariants.table import Bench, When
 from tidelog.sim.reference import Reference
 from tidelog.sim.truth import Asked, GroupTruth
-from tidelog.sim.workload import Clients, Writer
+from tidelog.sim.workload import Clients
 from tidelog.sim.world import Failure
+from tidelog.sim.writer import Echo, Writer
 from tidelog.storage import DamagedLog
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ class Court:
         self.touch(node)
 
     def asked(self, node: SimNode, client: Client, token: int) -> None:
-        if isinstance(client, Writer) and (write := client.write(token)) is not None:
+        if isinstance(client, Writer | Echo) and (write := client.write(token)) is not None:
             self.truth.asked[token] = Asked(
                 token, client.name, write.level, write.data, node.vnode, write.producer
             )

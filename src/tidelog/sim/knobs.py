@@ -28,10 +28,12 @@ FAULTS: Final[Mapping[str, int]] = {
     "wipe": 3,
     "slow-disk": 4,
     "full-disk": 3,
+    "full-disks": 2,
     "failing-fsync": 3,
     "partition": 6,
     "one-way-partition": 5,
     "isolate-leader": 10,
+    "burst": 5,
     "clog": 3,
     "storm": 5,
     "pause": 4,
@@ -64,6 +66,9 @@ class Knobs:
     flush_delay: int = 20 * MS  # longest time that dirty data waits for a flush
     client_delay: tuple[int, int] = (100, 1_500)
     client_loss: float = 0.0  # of requests and of answers, each
+    # Share of the requests of an idempotent writer that arrive once more, late, over a connection
+    # of their own, as what was stuck in a network that the writer has long turned away from.
+    client_echo: float = 0.0
     disk_delay: tuple[int, int] = (200, 3_000)  # of one blocking job
     late_done: float = 0.3  # share of jobs that the loop hears of later than they ended
 
@@ -176,6 +181,7 @@ def draw(rng: random.Random) -> Knobs:
         flush_delay=rng.randint(2, 80) * MS,
         client_delay=(100, rng.choice((500, 1_500, 10_000))),
         client_loss=rng.choice((0.0, 0.02, 0.1)),
+        client_echo=rng.choice((0.0, 0.05, 0.3)),
         disk_delay=disk_delay,
         late_done=rng.choice((0.0, 0.3, 0.8)),
         network=NetworkKnobs(

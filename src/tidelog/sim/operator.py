@@ -45,7 +45,7 @@ class Operator(Hand):
 
     def _reconfigure(self) -> None:
         node, group, replica = self.leader()
-        current = [voter for voter in replica.core.configuration.voters if self._exists(voter)]
+        current = [voter for voter in replica.core.configuration.voters if self.exists(voter)]
         others = [other.vnode for other in self.world.nodes.values() if other.vnode not in current]
         match self.rng.choice(("add", "remove", "replace", "shuffle")):
             case "add":
@@ -66,9 +66,6 @@ class Operator(Hand):
     def change(self, node: SimNode, group: GroupId, voters: tuple[Vnode, ...]) -> None:
         """Ask a leader for these voters."""
         node.step(group, ChangeConfiguration(self.world.next_token(), voters))
-
-    def _exists(self, vnode: Vnode) -> bool:
-        return self.world.nodes[vnode.id].vnode == vnode
 
     def _cancel(self) -> None:
         node, group, _ = self.leader()
@@ -115,10 +112,10 @@ class Operator(Hand):
     def _repair(self, node: SimNode, group: GroupId, configuration: Configuration) -> None:
         if configuration.is_joint:
             return  # a leader leaves a joint configuration by itself
-        if not all(map(self._exists, configuration.learners)):
+        if not all(map(self.exists, configuration.learners)):
             # A learner that is gone never catches up: the change that it is part of is cancelled.
             node.step(group, CancelChange(self.world.next_token()))
-        if configuration.learners or not all(map(self._exists, configuration.voters)):
+        if configuration.learners or not all(map(self.exists, configuration.voters)):
             # Refused while a change is under way, and asked again later.
             voters = (self.world.nodes[voter.id].vnode for voter in configuration.voters)
             self.change(node, group, tuple(dict.fromkeys(voters)))

@@ -244,7 +244,7 @@ PLANTS: Final[dict[str, Plant]] = {
             "a leader takes a follower's log end for agreement with its own log",
             (25,),
             (around(Progress, "saw", mistakes.match_what_is_dirty),),
-            under(CRASHES),
+            under({"isolate-leader": 10, "crash": 8}, **DIVERGING),
         ),
         Plant(
             "truncate-on-duplicate",
@@ -265,7 +265,7 @@ PLANTS: Final[dict[str, Plant]] = {
             "a follower appends without comparing the term of what comes before",
             (8,),
             (around(Receiver, "on_append", mistakes.skip_prev_check),),
-            under(CUTS),
+            under(CUTS, **DIVERGING),
         ),
         Plant(
             "trailing-ghost",
@@ -286,7 +286,7 @@ PLANTS: Final[dict[str, Plant]] = {
             "a leader never notices that a request got lost",
             (30,),
             (instead(Progress, "is_stuck", lambda _: False),),
-            under(network=NetworkKnobs(loss=0.1)),
+            under({"pause": 1}, network=NetworkKnobs(loss=0.2), max_inflight_bytes=200),
         ),
         # Elections and membership
         Plant(

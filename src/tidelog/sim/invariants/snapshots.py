@@ -174,7 +174,12 @@ def invariant_23_every_entry_is_applied_once(case: Case) -> Iterator[str]:
         # Only what may be read must be right: machines that met holes say so (seed 3).
         if exam.state is None or exam.sight.applied > exam.sight.readable:
             continue
-        if exam.state != case.fold(exam.sight.applied):
+        if exam.sight.applied > case.truth.ledger.dirty:
+            yield (
+                f"the machines of {exam.vnode} are at {exam.sight.applied}; only "
+                f"{case.truth.ledger.dirty} is committed"
+            )
+        elif exam.state != case.fold(exam.sight.applied):
             yield (
                 f"the machines of {exam.vnode} at {exam.sight.applied}, readable up to "
                 f"{exam.sight.readable}, are not the fold of the history"
