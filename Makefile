@@ -21,7 +21,7 @@ PURE := $(filter-out 0,$(TIDELOG_PURE_PYTHON))
 INSTALLED := .venv/.installed$(if $(PURE),-pure)
 DEPENDENCIES := .venv/.dependencies
 
-.PHONY: help install run up lint types contract tests test slow bench soak sim lock format clean
+.PHONY: help install run up lint types contract tests test slow bench soak sim evidence lock format clean
 
 help: ## Show this page
 	@echo "Tidelog. Start with 'make run': it installs what it needs into .venv and shows what it can do."
@@ -100,6 +100,9 @@ soak: install ## Load and faults for an hour (ARGS="--minutes 10"): nothing lost
 
 sim: install ## Judge the core under SEEDS simulated worlds
 	$(BIN)/tidelog sim --seeds $(SEEDS) $(ARGS)
+
+evidence: install ## Run worlds, histories, power cuts and clients; write docs/evidence.md (over an hour)
+	$(BIN)/python -m tests.collect_evidence $(ARGS)
 
 format: install ## Let ruff format the code and fix what it can fix safely
 	$(BIN)/ruff check --fix .
