@@ -22,7 +22,7 @@ from tidelog.raft.messages import Message
 from tidelog.raft.types import GroupId, NodeId, Vnode
 from tidelog.records import Offset
 from tidelog.sim.disk import SimDisk
-from tidelog.storage import LogConfig
+from tidelog.storage import BatchCache, LogConfig
 
 GROUP = GroupId(1)
 DIRECTORY = "group-1"
@@ -132,6 +132,7 @@ class Puppet:
         options: Options | None = None,
         log_config: LogConfig | None = None,
         carries: Callable[[], Sequence[Machine]] = machines,
+        cache: BatchCache | None = None,
     ) -> None:
         self.vnode = vnode(number)
         self.disk = SimDisk(random.Random(number))
@@ -139,6 +140,7 @@ class Puppet:
         self.options = options or Options()
         self.log_config = log_config or LogConfig()
         self.carries = carries
+        self.cache = cache
         self.hands = Hands()
         self.replica: Replica | None = None  # while the process runs
 
@@ -166,7 +168,7 @@ class Puppet:
             options=self.options,
             log_config=self.log_config,
             machines=self.carries,
-            cache=None,
+            cache=self.cache,
             clock=lambda: NOON,
         )
         return self.replica

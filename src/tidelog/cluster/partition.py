@@ -4,6 +4,7 @@ Everything below counts log offsets, in which internal batches have places of th
 their clients count data only. The border between the two is here and nowhere else.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
@@ -149,8 +150,10 @@ class Partition:
 
     @property
     def size(self) -> int:
-        """Bytes of the log on disk."""
-        return self.replica.log.size()
+        """Bytes of the log on disk; 0 if its files cannot be asked."""
+        with contextlib.suppress(OSError):
+            return self.replica.log.size()
+        return 0
 
     def in_sync(self) -> tuple[NodeId, ...]:
         """On a leader, the voters that have all that readers may see."""
@@ -411,7 +414,10 @@ class Partition:
             return
         bound = self._first()
         if self.config.deletes:
-            bound = max(bound, log.retention_bound(now))
+            try:
+                bound = max(bound, log.retention_bound(now))
+            except OSError:  # damage, which the replica was told of, or nothing that lasts
+                return
         bound = min(bound, Offset(core.committed + 1))
         if bound > log.start:
             self.replica.truncate_prefix(min(bound, Offset(core.collectible + 1)))

@@ -47,11 +47,13 @@ from tidelog.records import (
 from tidelog.storage import (
     BatchCache,
     CheckpointFile,
+    DamagedLog,
     Disk,
     FlushJob,
     Log,
     LogConfig,
     SnapshotFiles,
+    SnapshotInfo,
     StorageError,
     VoteFile,
 )
@@ -136,6 +138,8 @@ class Replica:
         self._restoring: msg.SnapshotMeta | None = None
         self._chunks = Chunks(snapshots)
         self._tidying = Tidying(self)
+        self._proven: SnapshotInfo | None = None  # was checked, and is about to be sent
+        log.on_damage = self.damaged
 
     @classmethod
     def open(
@@ -242,27 +246,40 @@ class Replica:
 
     def compact_now(self) -> None:
         """Compact the closed segments that may be compacted, and merge small ones."""
-        if self.failed is None and self.cleans:
+        if self.failed is None and self.lost is None and self.cleans:
             self._tidying.begin(self._clock())
 
     def lose(self, why: str) -> None:
-        """Its memory is gone or damaged: it serves nothing more, and its host replaces it."""
+        """Its memory is gone or damaged: it serves nothing more, and its host replaces it.
+
+        A leader keeps its office for the moment that it takes to hand over.
+        """
         if self.lost is None:
             self.lost = why
+            if self.core.leading is None:
+                self._end(why)
             self.on_lost(why)
+
+    def damaged(self, damage: DamagedLog) -> None:
+        """A file of this replica is not what was written: what else it holds is in doubt too."""
+        self.lose(str(damage))
+
+    def _end(self, why: str) -> None:
+        """Take no part from now on, before anything else that waits is done."""
+        self._events.appendleft(ev.StorageLost(why))
+        if not self._stepping:
+            self._run([])
 
     def truncate_prefix(self, first_kept: Offset) -> bool:
         """Remove the log's beginning, where a snapshot covers it; say whether it was done."""
-        if self.failed is not None:
+        if self.failed is not None or self.lost is not None:
             return False
         if not self.log.start < first_kept <= self.collectible() + 1:
             return False
         term = self.log.term_of(Offset(first_kept - 1))
         assert term is not None, first_kept
-        try:
-            self.log.truncate_prefix(first_kept, term)
-        except OSError as error:
-            self._fail(error)
+        self.change_log(lambda: self.log.truncate_prefix(first_kept, term))
+        if self.log.start < first_kept:
             return False
         self.machines.prefix_truncated(self.log.start)
         return True
@@ -280,6 +297,9 @@ class Replica:
     def change_log(self, change: Callable[[], object]) -> None:
         try:
             change()
+        except DamagedLog as damage:
+            self.log.poison(damage)  # what the core believes was changed was not
+            self.damaged(damage)
         except OSError as error:
             self._fail(error)
 
@@ -296,9 +316,18 @@ class Replica:
                     self._save_vote()
                 if not self._events:
                     return
-                outputs = self.core.step(self._events.popleft())
+                outputs = self._step(self._events.popleft())
         finally:
             self._stepping = False
+
+    def _step(self, event: ev.Event) -> list[ev.Output]:
+        try:
+            return self.core.step(event)
+        except DamagedLog as damage:
+            # The core stands in the middle of a step: it ends here. What it has said already, the
+            # outcomes of requests among it, leaves with the last thing it says.
+            self.damaged(damage)
+            return self.core.step(ev.StorageLost(str(damage)))
 
     def _execute(self, output: ev.Output) -> None:
         match output:
@@ -345,6 +374,8 @@ class Replica:
                 if self.cleans:
                     self.change_log(self.log.roll)
                     self.compact_now()
+            case ev.DoubtCache():
+                self.log.forget_cached()
 
     # --- Log ------------------------------------------------------------------------------------
 
@@ -391,7 +422,7 @@ class Replica:
         self.step(ev.Flushed(upto))
 
     def _fail(self, error: OSError) -> None:
-        if self.failed is None:
+        if self.failed is None and self.lost is None:
             self.failed = str(error)
             self.log.poison(error)
             self.step(ev.StorageLost(self.failed))
@@ -426,13 +457,19 @@ class Replica:
     def _apply(self) -> None:
         """Feed the machines a stretch of the log, up to the goal or the next snapshot batch."""
         applied = self.machines.applied
-        if self._apply_busy or self.failed is not None or self._restoring is not None:
+        if self._apply_busy or self._restoring is not None:
+            return
+        if self.failed is not None or self.lost is not None:
             return
         if applied >= self._apply_goal:
             return
         shipped: Batch | None = None
         batches: list[Batch] = []
-        for batch in self.log.read(Offset(applied + 1), APPLY_BYTES, upto=self._apply_goal):
+        try:
+            found = self.log.read(Offset(applied + 1), APPLY_BYTES, upto=self._apply_goal)
+        except DamagedLog:
+            return  # `damaged` was told
+        for batch in found:
             batches.append(batch)
             self.checkpoints.note(batch)
             if batch.type is BatchType.SNAPSHOT and batch.count:
@@ -495,8 +532,11 @@ class Replica:
                     self.machines.restore(loaded[0], snapshot.offset)
                 except CorruptSnapshot as corrupt:
                     error = StorageError(str(corrupt))
-            if error is not None:
+            if isinstance(error, DamagedLog):
+                self.damaged(error)
+            elif error is not None:
                 self._fail(error)
+            if error is not None:
                 return
             self._apply_goal = NO_OFFSET  # the core says anew how far
             self._drop_old_snapshots()
@@ -550,6 +590,8 @@ class Replica:
         try:
             state = self.snapshots.load(snapshot_info(snapshot))
         except OSError as error:
+            if isinstance(error, DamagedLog):
+                self.damaged(error)
             self._events.append(ev.SnapshotFailed(str(error)))
             return
         batch = internal_batch(BatchType.SNAPSHOT, encode_snapshot(snapshot, state))
@@ -593,9 +635,22 @@ class Replica:
             self.step(ev.SnapshotSaved(snapshot))
 
     def _send_chunk(self, request: msg.SnapshotRequest) -> None:
-        if self.core.hard == self.core.persisted:
+        info = self.snapshots.find(request.offset)
+        if self.core.hard != self.core.persisted:
+            return  # nothing with this term may leave yet; whoever asks will ask again
+        if info is None or request.position or info == self._proven:
+            self._proven = None
             self.host.send(self._chunks.read(self.core, request))
-        # Else nothing with this term may leave yet; whoever asks will ask again.
+            return
+
+        def checked(error: OSError | None) -> None:
+            if isinstance(error, DamagedLog):
+                self.damaged(error)
+            elif error is None:
+                self._proven = info
+                self.step(request)
+
+        self.host.submit("snapshot", lambda: self.snapshots.check(info), checked)
 
     # --- Looking at it --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidelog.records import Offset
-from tidelog.storage import CompactionJob, Log, MergeJob, SweepJob
+from tidelog.storage import CompactionJob, DamagedLog, Log, MergeJob, SweepJob
 
 LANE = "compact"
 Done = Callable[[OSError | None], None]
@@ -28,6 +28,9 @@ class Owner(Protocol):
 
     def change_log(self, change: Callable[[], object]) -> None:
         """Change the log; if that fails, the replica does."""
+
+    def damaged(self, damage: DamagedLog) -> None:
+        """A job met damage."""
 
 
 class Tidying:
@@ -48,7 +51,13 @@ class Tidying:
 
     def _submit(self, job: Callable[[], None], done: Done) -> None:
         self._busy = True
-        self._owner.submit(LANE, job, done)
+
+        def ended(error: OSError | None) -> None:
+            done(error)
+            if isinstance(error, DamagedLog):
+                self._owner.damaged(error)
+
+        self._owner.submit(LANE, job, ended)
 
     def _compacted(self, job: CompactionJob, error: OSError | None) -> None:
         self._busy = False

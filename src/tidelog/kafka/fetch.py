@@ -34,7 +34,7 @@ from tidelog.kafka.fetchform import Asked, Fetched, FetchRequest
 from tidelog.kafka.leadership import current_leader, encode_endpoints
 from tidelog.kafka.sessions import FINAL_EPOCH, FIRST_EPOCH, NO_SESSION, Followed, Session, Sessions
 from tidelog.machines import UnknownOffset
-from tidelog.storage import LocalError
+from tidelog.storage import DamagedLog, LocalError
 
 if TYPE_CHECKING:
     from tidelog.cluster.partition import Partition
@@ -220,6 +220,10 @@ class Fetch:
         except (UnknownOffset, LocalError):
             # A replica that is being restored, or was closed while we looked at it.
             fetched.error = ErrorCode.not_leader_or_follower
+        except DamagedLog:
+            # The replica is lost, which is logged once and not for each fetch. Clients take this
+            # for a reason to ask who leads, and come back.
+            fetched.error = ErrorCode.kafka_storage_error
         except OSError as error:
             log.error("%s/%d cannot be read: %s", name, asked.partition, error)
             fetched.error = ErrorCode.kafka_storage_error

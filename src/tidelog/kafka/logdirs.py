@@ -68,7 +68,7 @@ def _partition(answers: Answers, partition: Partition) -> Any:
     return answers(
         "DescribeLogDirsPartition",
         partition_index=partition.index,
-        partition_size=partition.replica.log.size(),
+        partition_size=partition.size,
         offset_lag=max(0, partition.high_watermark - partition.end),
         is_future_key=False,
     )

@@ -68,7 +68,7 @@ class Flushed:
 
 @value
 class StorageLost:
-    """An fsync failed: nothing that this replica wrote lately can be trusted until it restarts."""
+    """The disk failed, or holds damage: this replica takes no part until it is opened again."""
 
     reason: str
 
@@ -285,6 +285,11 @@ class Collectible:
     upto: Offset
 
 
+@value
+class DoubtCache:
+    """A follower got a batch that does not have its checksum: read it from the disk next time."""
+
+
 class Refusal(Enum):
     """Why something was not done. Only TRUNCATED and UNKNOWN follow an accepted proposal."""
 
@@ -344,6 +349,7 @@ Output = (
     | ResetLog
     | Restore
     | Collectible
+    | DoubtCache
     | Accepted
     | Done
     | Refused

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.raft import messages as msg
 from tidelog.raft.log import last_not_above
-from tidelog.records import NO_OFFSET, NO_TERM, Batch, Offset, Term, ghost
+from tidelog.records import NO_OFFSET, NO_TERM, Batch, CorruptBatch, Offset, Term, ghost
 
 if TYPE_CHECKING:
     from tidelog.raft.core import Core
@@ -29,6 +29,16 @@ def is_well_formed(request: msg.AppendRequest) -> bool:
         expected = batch.last_offset + 1
         term = batch.term
     return not request.batches or not request.batches[-1].is_ghost
+
+
+def _are_sound(batches: tuple[Batch, ...]) -> bool:
+    """Whether the batches have their checksums: what rots on one replica must stay there."""
+    try:
+        for batch in batches:
+            batch.check_crc()
+    except CorruptBatch:
+        return False
+    return True
 
 
 def _seq(request: msg.AppendRequest) -> int:
@@ -78,6 +88,9 @@ class Receiver:
         fresh = self._not_yet_here(request.batches)
         if not fresh:
             self._accept(request)
+            return
+        if not _are_sound(fresh):
+            self.refuse(request, msg.Status.DAMAGED)
             return
         first = fresh[0].base_offset
         if first <= request.compacted and request.compacted > core.persisted.compacted:

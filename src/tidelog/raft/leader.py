@@ -295,6 +295,8 @@ class Leader:
             if progress.state is not State.SNAPSHOT:
                 progress.become_probe(Offset(agreed + 1))
         else:
+            if reply.status is msg.Status.DAMAGED:
+                core.emit(ev.DoubtCache())
             progress.become_probe(Offset(progress.match + 1))
             progress.waiting = True  # until the next heartbeat
         self.replicate(reply.source, progress)

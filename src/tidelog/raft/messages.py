@@ -61,6 +61,7 @@ class Status(Enum):
     SUCCESS = "ok"
     MISMATCH = "mismatch"  # prev is not there, or has another term: see the hint
     UNAVAILABLE = "unavailable"  # the disk refused: try again later
+    DAMAGED = "damaged"  # a batch does not have its checksum: send it again, from the disk
 
 
 @value

@@ -52,7 +52,7 @@ _CRC: Final = "I"
 
 # Positions are the wire format: a new member goes to the end.
 _BALLOTS: Final = (Ballot.PREVOTE, Ballot.VOTE, Ballot.TRANSFER)
-_STATUSES: Final = (Status.SUCCESS, Status.MISMATCH, Status.UNAVAILABLE)
+_STATUSES: Final = (Status.SUCCESS, Status.MISMATCH, Status.UNAVAILABLE, Status.DAMAGED)
 _PURPOSES: Final = (Purpose.STORE, Purpose.INSTALL)
 _BOOLEANS: Final = (False, True)
 

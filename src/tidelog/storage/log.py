@@ -169,6 +169,11 @@ class Log(ReadableLog):
         except OSError as error:
             self.poison(error)
 
+    def forget_cached(self) -> None:
+        """Read again from the disk what the cache holds: a copy of it was found to be wrong."""
+        if self._run is not None:
+            self._run.clear()
+
     def roll(self) -> None:
         """Close the active segment now; the next append begins another."""
         self._check_usable()

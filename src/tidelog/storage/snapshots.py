@@ -35,13 +35,14 @@ from crc32c import crc32c
 
 from tidelog.records import NO_OFFSET, Buffer, Offset, Term
 from tidelog.storage.disk import Disk, File
-from tidelog.storage.errors import DamagedLog, LocalError, StorageError
+from tidelog.storage.errors import DamagedLog, LocalError, StorageError, is_unreadable
 
 _MAGIC: Final = b"TLP1"
 _HEADER: Final = struct.Struct(">4sIqqqII")
 _SEALED_FROM: Final = 8  # magic and checksum are not covered by the checksum
 _NAME: Final = re.compile(r"(\d+)-(\d+)-v1\.snapshot")
 PARTIAL: Final = ".partial"
+_CHECK_CHUNK: Final = 1 << 20  # bytes read at once to check a content
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,16 @@ class SnapshotFiles:
             self._writers[name] = writer
         return writer
 
+    def check(self, info: SnapshotInfo) -> None:
+        """Read the whole content; raise `DamagedLog` unless it is what was written. Any thread."""
+        crc = 0
+        with contextlib.closing(self._open(info)) as file:
+            for position in range(0, info.size, _CHECK_CHUNK):
+                size = min(_CHECK_CHUNK, info.size - position)
+                crc = crc32c(self._read_exactly(file, info, position, size), crc)
+        if crc != info.crc:
+            raise self._wrong_content(info)
+
     def read(self, info: SnapshotInfo, position: int, size: int) -> bytes:
         """Return a piece of the content, unchecked: whoever collects them checks the whole."""
         end = min(position + size, info.size)
@@ -113,9 +124,12 @@ class SnapshotFiles:
         with contextlib.closing(self._open(info)) as file:
             content = self._read_exactly(file, info, 0, info.size)
         if crc32c(content) != info.crc:
-            path = self._path(_name(info))
-            raise DamagedLog(path, 0, info.offset, "the checksum does not fit the content")
+            raise self._wrong_content(info)
         return content
+
+    def _wrong_content(self, info: SnapshotInfo) -> DamagedLog:
+        path = self._path(_name(info))
+        return DamagedLog(path, 0, info.offset, "the checksum does not fit the content")
 
     def remove_before(self, offset: Offset, *, but: SnapshotInfo | None = None) -> None:
         """Remove the snapshots below an offset, with one exception perhaps."""
@@ -149,9 +163,14 @@ class SnapshotFiles:
         return self._disk.open(self._path(name))
 
     def _read_exactly(self, file: File, info: SnapshotInfo, position: int, size: int) -> bytes:
-        content = file.read(_HEADER.size + len(info.metadata) + position, size)
+        path = self._path(_name(info))
+        try:
+            content = file.read(_HEADER.size + len(info.metadata) + position, size)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            raise DamagedLog(path, position, info.offset, f"it cannot be read: {error}") from error
         if len(content) < size:
-            path = self._path(_name(info))
             raise DamagedLog(path, position + len(content), info.offset, "the file ends early")
         return content
 

@@ -29,6 +29,7 @@ from tidelog.kafka.groups.unavailable import Unavailable
 from tidelog.kafka.groups.writing import Answer, Journal
 from tidelog.raft import events as ev
 from tidelog.records import CorruptBatch, parse_batches, read_records
+from tidelog.storage import DamagedLog
 
 if TYPE_CHECKING:
     from tidelog.cluster.node import Node
@@ -80,7 +81,10 @@ class Keeper:
         loading = Loading()
         position, goal = partition.log_start, partition.end
         while position < goal:
-            chunk = partition.read(position, LOAD_BYTES)
+            try:
+                chunk = partition.read(position, LOAD_BYTES)
+            except DamagedLog:
+                return  # the replica is lost, and the next leader loads what this one could not
             if chunk.next_offset == position:
                 await asyncio.sleep(LOAD_WAIT_S)  # what is left is not committed yet
                 continue
