@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,3 +108,35 @@ def test_up_in_the_foreground_ends_with_its_cluster(place: Place, how: str) -> N
         _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
     assert LocalCluster(place.data).running == []
+
+
+def test_status_never_names_a_dead_controller_and_says_what_is_wrong(place: Place) -> None:
+    code, _, said = place.type("up", "--kafka-port", "0", "--nodes", "3", "--detach")
+    assert code == 0, said
+    cluster = LocalCluster(place.data)
+
+    def status() -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidelog", "cluster", "status", "--json"],
+            env={**os.environ, "TIDELOG_BOOTSTRAP": cluster.bootstrap},
+            capture_output=True,
+            check=True,
+            timeout=PATIENCE,
+        )
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    first = status()["controller"]
+    cluster.kill(first)
+    for _ in range(2):  # at once, and again
+        found = status()
+        assert found["controller"] != first
+        assert not found["healthy"]
+        assert "node_down" in [problem["kind"] for problem in found["problems"]]
+    second = next(node.id for node in cluster.nodes if node.id != first)
+    cluster.kill(second)
+    deadline = time.monotonic() + PATIENCE
+    while (found := status())["controller"] is not None:
+        assert found["controller"] not in (first, second)  # it has not missed the others yet
+        assert time.monotonic() < deadline
+    assert found["problems"][0]["kind"] == "no_controller"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,15 +16,13 @@ from tidelog.cli.common import (
     plural,
     run,
 )
+from tidelog.cli.health import Problem, is_healthy, problems, summary
 
 if TYPE_CHECKING:
     from tidelog.client import Cluster
 
-# Names of partitions shown of each kind of trouble; JSON has them all.
-SHOWN: Final = 8
-
 app = typer.Typer(
-    help="See how the cluster is.",
+    help="Show cluster health.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     add_completion=False,
@@ -40,18 +38,24 @@ def _group() -> None:
 def status(
     check: Annotated[
         bool,
-        typer.Option("--check", help="Exit with 1 unless every node and partition is well."),
+        typer.Option("--check", help="Exit with status 1 unless the cluster is healthy."),
     ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show nodes, leaders, disks, and partitions that are in trouble.
+    """Show nodes, leaders and disks, then what is wrong, the most severe first.
+
+    The last line sums up. A cluster is healthy if every node answers and every partition has its
+    leader and all its replicas. *critical* problems keep clients from something, *warnings* cost
+    redundancy, *notes* pass by themselves.
+
+    `--json` prints everything that the nodes report, with `healthy` and `problems`.
 
     **Examples**
 
     `tidelog cluster status`
 
-    `tidelog cluster status --check` in a script that waits for a cluster to be well
+    `tidelog cluster status --check` in a script that waits until the cluster is healthy
     """
     from tidelog.client import operate
 
@@ -61,31 +65,16 @@ def status(
 
     found = run(bootstrap, work)
     assert found is not None
+    wrong = problems(found)
     if as_json:
-        emit(found)
+        emit({**found, "healthy": is_healthy(wrong), "problems": [p.document() for p in wrong]})
     else:
-        _show(found)
-    if check and not is_well(found):
+        _show(found, wrong)
+    if check and not is_healthy(wrong):
         raise typer.Exit(1)
 
 
-def is_well(found: dict[str, Any]) -> bool:
-    """Tell whether every node answers and every partition has its leader and all its replicas."""
-    return (
-        found["controller"] is not None
-        and all(
-            node["alive"]
-            and not node["rebuilding"]
-            and not node.get("failed_partitions")
-            and not node.get("lost_partitions")
-            for node in found["nodes"]
-        )
-        and not found["leaderless"]
-        and not found["under_replicated"]
-    )
-
-
-def _show(found: dict[str, Any]) -> None:
+def _show(found: dict[str, Any], wrong: list[Problem]) -> None:
     controller = found["controller"]
     led = "no controller" if controller is None else f"controller node {controller}"
     typer.echo(
@@ -108,23 +97,7 @@ def _show(found: dict[str, Any]) -> None:
             for node in found["nodes"]
         ),
     )
-    troubles = (
-        ("without a leader", found["leaderless"]),
-        ("with replicas behind or down", found["under_replicated"]),
-        ("on the move", found["moving"]),
-    )
-    lines = [_trouble(what, names) for what, names in troubles if names]
-    for node in found["nodes"]:
-        failed = node.get("failed_partitions") or {}
-        lines += [f"node {node['id']}: {name} failed: {why}" for name, why in failed.items()]
-        lost = node.get("lost_partitions") or {}
-        lines += [f"node {node['id']}: {name} is lost: {why}" for name, why in lost.items()]
-        if node["rebuilding"]:
-            count = f"{len(node['rebuilding'])} of {plural(node['replicas'], 'replica')}"
-            lines.append(f"node {node['id']} is rebuilding {count} from its peers")
-    typer.echo("\n" + ("\n".join(lines) or "Every partition has its leader and all its replicas."))
-
-
-def _trouble(what: str, names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{plural(len(names), 'partition')} {what}: {', '.join(names[:SHOWN])}{more}"
+    typer.echo("")
+    for problem in wrong:
+        typer.echo(str(problem))
+    typer.echo(summary(wrong))

@@ -14,6 +14,7 @@ import typer
 
 from tidelog.cli.common import AsJson, emit, format_bytes, note, plural
 from tidelog.cli.errors import fail
+from tidelog.cli.health import problems, summary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -256,7 +257,7 @@ class Screen:
         self._rates: dict[int, tuple[float, float]] = {}
 
     def look(self) -> None:
-        """Ask the cluster how it is; None if nobody answers."""
+        """Ask the cluster for its status."""
         self._status = asyncio.run(_status(self._cluster.bootstrap))
         now = time.monotonic()
         for node in (self._status or {"nodes": []})["nodes"]:
@@ -283,7 +284,7 @@ class Screen:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("node", "kafka", "state"):
             table.add_column(name)
-        for name in ("leads", "replicas", "data", "in", "out", "clients"):
+        for name in ("leads", "replicas", "data", "disk free", "in", "out", "clients"):
             table.add_column(name, justify="right")
         for node in self._cluster.nodes:
             found = known.get(node.id, {})
@@ -299,6 +300,7 @@ class Screen:
                 str(found.get("leaders", "-")),
                 str(found.get("replicas", "-")),
                 format_bytes(found.get("data_bytes")),
+                format_bytes(found.get("disk_free_bytes")),
                 f"{format_bytes(int(rates[0]))}/s",
                 f"{format_bytes(int(rates[1]))}/s",
                 str(found.get("kafka_stats", {}).get("connections", "-")),
@@ -309,24 +311,18 @@ class Screen:
             Text(""),
             table,
             Text(""),
-            Text(self._summary()),
+            Text(self._health()),
             Text(f"bootstrap.servers={self._cluster.bootstrap}", style="bold"),
             Text("Ctrl-C stops the cluster", style="dim"),
         )
 
-    def _summary(self) -> str:
+    def _health(self) -> str:
         status = self._status
         if status is None:
-            return "nobody answers"
-        parts = [plural(status["topics"], "topic"), plural(status["partitions"], "partition")]
-        for key, what in (
-            ("leaderless", "without a leader"),
-            ("under_replicated", "not fully replicated"),
-            ("moving", "moving"),
-        ):
-            if status[key]:
-                parts.append(f"{len(status[key])} {what}")
-        return ", ".join(parts)
+            return "No node answers."
+        found = problems(status)
+        counts = f"{plural(status['topics'], 'topic')}, {plural(status['partitions'], 'partition')}"
+        return "\n".join((counts, *map(str, found), summary(found)))
 
 
 async def _status(bootstrap: str) -> dict[str, Any] | None:

@@ -12,13 +12,13 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.cluster import commands as cmd
 from tidelog.cluster.calls import Call
 from tidelog.cluster.errors import ClusterError, Problem
-from tidelog.cluster.model import MemberStatus
+from tidelog.cluster.model import CONTROLLER_GROUP, Member, MemberStatus
 from tidelog.cluster.partition import Partition
 from tidelog.raft.types import NodeId
 
@@ -111,7 +111,7 @@ class Operations:
                 rebuilding.setdefault(replica.id, []).append(name)
         return {
             "cluster_id": state.cluster_id,
-            "controller": node.controller_id(),
+            "controller": _leads_the_cluster(members, found),
             "version": state.version,
             "features": dict(state.features),
             "nodes": [
@@ -158,10 +158,26 @@ class Operations:
             "leaders": node.hosting.led,
             "data_bytes": sum(each.size for each in partitions),
             "disk_free_bytes": usage.free,
+            "disk_total_bytes": usage.total,
+            "controller_replica": self._describe_group_0(),
             "failed_partitions": failed,
             "lost_partitions": lost,
             "replicas_lost": node.hosting.lost.total,
             **{name: gauge() for name, gauge in self.gauges.items()},
+        }
+
+    def _describe_group_0(self) -> Answer | None:
+        """How this node's replica of the controller's log is; None before it has one."""
+        hosted = self._node.groups.get(CONTROLLER_GROUP)
+        if hosted is None:
+            return None
+        replica = hosted.replica
+        return {
+            "role": replica.core.role.value,
+            "term": replica.core.term,
+            "ready": replica.core.ready,
+            "failed": replica.failed,
+            "lost": replica.lost,
         }
 
     # --- Log ------------------------------------------------------------------------------------
@@ -229,6 +245,23 @@ class Operations:
 
     async def _features(self, _: Arguments) -> Answer:
         return dict(self._node.state.features)
+
+
+def _leads_the_cluster(
+    members: Sequence[Member], answers: Sequence[Answer | None]
+) -> NodeId | None:
+    """Who leads group 0 by its own word, which nodes that have just lost touch may not know.
+
+    A leader that was cut off says so too until it notices; the newer term is the true one.
+    """
+    claims = [
+        (replica["term"], member.id)
+        for member, answer in zip(members, answers, strict=True)
+        if answer is not None
+        and (replica := answer.get("controller_replica")) is not None
+        and replica.get("ready")
+    ]
+    return max(claims)[1] if claims else None
 
 
 def describe_replica(partition: Partition) -> Answer:

@@ -1,0 +1,201 @@
+"""What is wrong with a cluster, read from its status: the most severe first.
+
+A problem is *critical* while it keeps clients from reading or writing something, a *warning* while
+the cluster works with less than it should have, and a *note* if it passes by itself. A cluster with
+nothing worse than notes is healthy.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from tidelog.cli.common import format_bytes, plural
+
+# Names of partitions in a message; `--json` has them all.
+SHOWN: Final = 8
+# A disk with less than both of these free is about to refuse writes.
+NEARLY_FULL_BYTES: Final = 512 << 20
+NEARLY_FULL_SHARE: Final = 0.02
+
+HEALTHY: Final = "Every partition has its leader and all its replicas."
+
+
+class Severity(IntEnum):
+    CRITICAL = 0
+    WARNING = 1
+    NOTE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    severity: Severity
+    kind: str  # for programs
+    brief: str  # for the line that sums up; without a verb
+    message: str  # with the reason, and what to do where that is not obvious
+
+    def __str__(self) -> str:
+        return f"{self.severity.name.lower()}: {self.message}"
+
+    def document(self) -> dict[str, str]:
+        return {
+            "severity": self.severity.name.lower(),
+            "kind": self.kind,
+            "message": self.message,
+        }
+
+
+def problems(status: Mapping[str, Any]) -> list[Problem]:
+    """Return what is wrong, the most severe first; empty if all is well."""
+    found = [*_controller(status), *_partitions(status), *_nodes(status["nodes"])]
+    return sorted(found, key=lambda problem: problem.severity)  # stable within a severity
+
+
+def is_healthy(found: Iterable[Problem]) -> bool:
+    return all(problem.severity is Severity.NOTE for problem in found)
+
+
+def summary(found: Iterable[Problem]) -> str:
+    """Say in one line how the cluster is."""
+    briefs = [each.brief for each in found if each.severity is not Severity.NOTE]
+    return f"Not healthy: {'; '.join(briefs)}." if briefs else HEALTHY
+
+
+# --- The cluster as a whole -----------------------------------------------------------------------
+
+
+def _controller(status: Mapping[str, Any]) -> Iterator[Problem]:
+    if status["controller"] is None:
+        count = len(status["nodes"])
+        yield Problem(
+            Severity.CRITICAL,
+            "no_controller",
+            "no controller",
+            "no node leads the cluster, so topics, settings and members cannot change. It takes a"
+            f" majority of the nodes ({count // 2 + 1} of {count}), able to reach each other",
+        )
+
+
+def _partitions(status: Mapping[str, Any]) -> Iterator[Problem]:
+    leaderless, behind = status["leaderless"], status["under_replicated"]
+    if leaderless:
+        yield Problem(
+            Severity.CRITICAL,
+            "leaderless",
+            f"{plural(len(leaderless), 'partition')} without a leader",
+            f"{_count(leaderless)} no leader and cannot be read or written: {_names(leaderless)}",
+        )
+    if behind:
+        yield Problem(
+            Severity.WARNING,
+            "under_replicated",
+            f"{plural(len(behind), 'partition')} with replicas behind or down",
+            f"{_count(behind)} replicas that are behind or down: {_names(behind)}",
+        )
+    if status["moving"]:
+        yield Problem(
+            Severity.NOTE,
+            "moving",
+            f"{plural(len(status['moving']), 'partition')} on the move",
+            f"{plural(len(status['moving']), 'partition')} on the move to other nodes:"
+            f" {_names(status['moving'])}",
+        )
+
+
+# --- Single nodes ---------------------------------------------------------------------------------
+
+
+def _nodes(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
+    nodes = list(nodes)
+    down = [str(node["id"]) for node in nodes if not node["alive"]]
+    if down:
+        word, verb = ("node", "does") if len(down) == 1 else ("nodes", "do")
+        yield Problem(
+            Severity.WARNING,
+            "node_down",
+            f"{word} {', '.join(down)} down",
+            f"{word} {', '.join(down)} {verb} not answer: start what has ended, or see the log",
+        )
+    for node in nodes:
+        if node["alive"]:
+            yield from _disk(node)
+            yield from _replicas(node)
+        if node["status"] == "draining":
+            yield _note(node, "draining", "leads nothing until `tidelog node undrain`")
+        elif node["status"] == "leaving":
+            left = plural(node["replicas"], "replica")
+            yield _note(node, "leaving", f"is being decommissioned and has {left} left to move")
+
+
+def _note(node: Mapping[str, Any], kind: str, what: str) -> Problem:
+    message = f"node {node['id']} {what}"
+    return Problem(Severity.NOTE, kind, message, message)
+
+
+def _disk(node: Mapping[str, Any]) -> Iterator[Problem]:
+    refused = node.get("disk_problem")
+    free, total = node.get("disk_free_bytes"), node.get("disk_total_bytes")
+    if refused:
+        message = f"node {node['id']}: {refused}"
+        yield Problem(Severity.WARNING, "disk", f"the disk of node {node['id']}", message)
+    elif (
+        isinstance(free, int)
+        and isinstance(total, int)
+        and free < min(NEARLY_FULL_BYTES, NEARLY_FULL_SHARE * total)
+    ):
+        yield Problem(
+            Severity.WARNING,
+            "disk_nearly_full",
+            f"the disk of node {node['id']} nearly full",
+            f"the disk of node {node['id']} is nearly full: {format_bytes(free)} of"
+            f" {format_bytes(total)} are free. Delete topics or records, or shorten retention",
+        )
+
+
+def _replicas(node: Mapping[str, Any]) -> Iterator[Problem]:
+    name = f"node {node['id']}"
+    for kind, word in (("lost", "lost"), ("failed", "failed")):
+        why = (node.get("controller_replica") or {}).get(kind)
+        if why:
+            yield Problem(
+                Severity.WARNING,
+                f"controller_replica_{kind}",
+                f"a {word} replica of the controller on {name}",
+                f"{name}: its replica of the controller's log {word}: {why}",
+            )
+        for reason, places in _by_reason(node.get(f"{kind}_partitions") or {}).items():
+            count = plural(len(places), "replica")
+            yield Problem(
+                Severity.WARNING,
+                f"replicas_{kind}",
+                f"{count} {word} on {name}",
+                f"{name}: {count} {word} ({_names(places)}): {reason}",
+            )
+    rebuilding = node.get("rebuilding") or []
+    if rebuilding:
+        of = f"{len(rebuilding)} of {plural(node['replicas'], 'replica')}"
+        yield Problem(
+            Severity.WARNING,
+            "rebuilding",
+            f"{name} rebuilding {of}",
+            f"{name} is rebuilding {of} from its peers: {_names(rebuilding)}",
+        )
+
+
+def _by_reason(places: Mapping[str, str]) -> dict[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for place, why in places.items():
+        found[why or "the node gave no reason; see its log"].append(place)
+    return found
+
+
+def _count(names: list[str]) -> str:
+    return f"{plural(len(names), 'partition')} {'has' if len(names) == 1 else 'have'}"
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

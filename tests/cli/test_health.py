@@ -1,0 +1,113 @@
+"""What a status says is wrong: every trouble named, the most severe first, never "all is well"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidelog.cli.health import HEALTHY, is_healthy, problems, summary
+
+GIB = 1 << 30
+
+
+def node(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "id": number,
+        "alive": True,
+        "status": "active",
+        "replicas": 4,
+        "rebuilding": [],
+        "disk_free_bytes": 5 * GIB,
+        "disk_total_bytes": 10 * GIB,
+        "failed_partitions": {},
+        "lost_partitions": {},
+        "controller_replica": {"failed": None, "lost": None},
+        **more,
+    }
+
+
+def status(*changed: dict[str, Any], **more: Any) -> dict[str, Any]:
+    nodes = {number: node(number) for number in (1, 2, 3)} | {each["id"]: each for each in changed}
+    return {
+        "controller": 1,
+        "leaderless": [],
+        "under_replicated": [],
+        "moving": [],
+        "nodes": [nodes[number] for number in sorted(nodes)],
+        **more,
+    }
+
+
+def test_a_healthy_cluster_says_so() -> None:
+    found = problems(status())
+    assert found == []
+    assert summary(found) == HEALTHY
+
+
+TROUBLES: dict[str, dict[str, Any]] = {
+    "no controller": status(controller=None),
+    "1 partition without a leader": status(leaderless=["a/0"]),
+    "2 partitions with replicas behind or down": status(under_replicated=["a/0", "a/1"]),
+    "node 2 down": status({"id": 2, "alive": False, "status": "active", "replicas": 4}),
+    "the disk of node 2 nearly full": status(node(2, disk_free_bytes=1 << 20)),
+    "the disk of node 2": status(node(2, disk_problem="no space is left for records")),
+    "1 replica failed on node 2": status(node(2, failed_partitions={"a/0": "EIO"})),
+    "1 replica lost on node 2": status(node(2, lost_partitions={"a/0": "its vote is gone"})),
+    "node 2 rebuilding 1 of 4 replicas": status(node(2, rebuilding=["a/0"])),
+    "a failed replica of the controller on node 2": status(
+        node(2, controller_replica={"failed": "EIO", "lost": None})
+    ),
+    "a lost replica of the controller on node 2": status(
+        node(2, controller_replica={"failed": None, "lost": "its vote is gone"})
+    ),
+}
+
+
+@pytest.mark.parametrize("brief", TROUBLES)
+def test_no_trouble_ends_with_all_is_well(brief: str) -> None:
+    found = problems(TROUBLES[brief])
+    assert not is_healthy(found)
+    assert summary(found) == f"Not healthy: {brief}."
+
+
+def test_the_most_severe_comes_first() -> None:
+    found = problems(
+        status(
+            {"id": 3, "alive": False, "status": "active", "replicas": 4},
+            controller=None,
+            leaderless=["a/0"],
+            under_replicated=["b/0"],
+            moving=["c/0"],
+        )
+    )
+    assert [each.kind for each in found] == [
+        "no_controller",
+        "leaderless",
+        "under_replicated",
+        "node_down",
+        "moving",
+    ]
+    assert summary(found).startswith("Not healthy: no controller; 1 partition without a leader;")
+
+
+def test_what_passes_by_itself_is_told_and_is_healthy() -> None:
+    found = problems(status(node(2, status="draining"), node(3, status="leaving"), moving=["a/0"]))
+    assert [each.kind for each in found] == ["moving", "draining", "leaving"]
+    assert is_healthy(found)
+    assert summary(found) == HEALTHY
+
+
+def test_replicas_of_one_reason_are_one_line_with_the_reason() -> None:
+    failed = {f"t/{number}": "No space left on device" for number in range(20)} | {"u/0": ""}
+    one, other = problems(status(node(2, failed_partitions=failed)))
+    assert one.message == (
+        "node 2: 20 replicas failed (t/0, t/1, t/2, t/3, t/4, t/5, t/6, t/7 and 12 more):"
+        " No space left on device"
+    )
+    assert other.message.endswith("(u/0): the node gave no reason; see its log")
+
+
+def test_a_node_that_is_down_is_not_asked_for_its_disk() -> None:
+    silent = {"id": 2, "alive": False, "status": "active", "replicas": 4, "rebuilding": []}
+    assert [each.kind for each in problems(status(silent))] == ["node_down"]
