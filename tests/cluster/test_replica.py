@@ -4,7 +4,7 @@ import pytest
 from tests.cluster.hands import DIRECTORY, FLUSH, GROUP, Puppet, alone, at, vnode
 
 from tidelog.cluster import replica as replica_module
-from tidelog.cluster.replica import FIRST_BATCH_MS
+from tidelog.cluster.replica import EARLIER_BATCH_MS
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.configuration import Configuration
@@ -76,10 +76,10 @@ def test_a_term_and_the_vote_in_it_are_one_write() -> None:
     assert puppet.running.core.hard.voted_for == vnode(1)
 
 
-def numbered(sequence: int, producer: int = 7) -> Batch:
+def numbered(sequence: int, producer: int = 7, epoch: int = 0) -> Batch:
     """A batch of two records of an idempotent producer."""
     records = [Record(0, 0, b"account", b"1"), Record(1, 0, b"account", b"1")]
-    return build_batch(records, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+    return build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
 def large(sequence: int) -> Batch:
@@ -115,7 +115,7 @@ def test_a_new_leader_lets_nobody_overtake_the_first_batch_of_its_producer() -> 
 
 def test_nobody_overtakes_a_first_batch_that_was_refused_for_want_of_room() -> None:
     puppet = alone(options=Options(max_uncommitted_bytes=1_000))
-    puppet.hands.time += FIRST_BATCH_MS
+    puppet.hands.time += EARLIER_BATCH_MS
     replica = puppet.running
     replica.produce(1, numbered(0, producer=6), Level.QUORUM)
     replica.produce(2, large(0), Level.QUORUM)
@@ -127,10 +127,62 @@ def test_nobody_overtakes_a_first_batch_that_was_refused_for_want_of_room() -> N
     assert offered(puppet, 5, numbered(40)) is None
 
 
+def test_a_gap_after_a_change_of_leader_is_filled_before_it_is_called_one() -> None:
+    puppet = alone()
+    assert offered(puppet, 1, numbered(0)) is None
+    lead_again(puppet)
+    # The leader before refused 2, and the client had sent 4 by then.
+    assert offered(puppet, 2, numbered(4)) is ev.Refusal.EARLY
+    assert offered(puppet, 3, numbered(2)) is None
+    assert offered(puppet, 4, numbered(4)) is None
+
+
+def test_a_gap_that_a_refused_batch_left_is_filled_before_it_is_called_one() -> None:
+    puppet = alone(options=Options(max_uncommitted_bytes=1_000))
+    assert offered(puppet, 1, numbered(0)) is None
+    puppet.hands.time += EARLIER_BATCH_MS
+    assert offered(puppet, 2, numbered(42)) is ev.Refusal.OUT_OF_ORDER, "none was refused"
+    replica = puppet.running
+    replica.produce(3, numbered(0, producer=6), Level.QUORUM)
+    replica.produce(4, large(2), Level.QUORUM)
+    replica.produce(5, numbered(42), Level.QUORUM)
+    assert puppet.hands.refusal(4) is ev.Refusal.BUSY, "there is too much in flight"
+    assert puppet.hands.refusal(5) is ev.Refusal.EARLY
+    puppet.flush()
+    assert offered(puppet, 6, large(2)) is None
+    assert offered(puppet, 7, numbered(42)) is None
+
+
+def test_the_first_batch_of_a_new_epoch_is_not_overtaken_either() -> None:
+    puppet = alone()
+    assert offered(puppet, 1, numbered(0)) is None
+    assert offered(puppet, 2, numbered(2, epoch=1)) is ev.Refusal.EARLY
+    assert offered(puppet, 3, numbered(0, epoch=1)) is None
+    assert offered(puppet, 4, numbered(2, epoch=1)) is None
+
+
+def test_a_gap_that_stays_is_called_one_in_the_end() -> None:
+    puppet = alone()
+    assert offered(puppet, 1, numbered(0)) is None
+    puppet.hands.time += EARLIER_BATCH_MS - 1
+    assert offered(puppet, 2, numbered(4)) is ev.Refusal.EARLY
+    puppet.hands.time += 1
+    assert offered(puppet, 3, numbered(4)) is ev.Refusal.OUT_OF_ORDER
+    assert offered(puppet, 4, numbered(4, epoch=1)) is ev.Refusal.OUT_OF_ORDER
+
+
+def test_what_is_no_gap_is_out_of_order_at_once() -> None:
+    puppet = alone()
+    for sequence in range(0, 14, 2):
+        assert offered(puppet, 1 + sequence, numbered(sequence)) is None
+    assert offered(puppet, 20, numbered(0)) is ev.Refusal.OUT_OF_ORDER, "it was written long ago"
+    assert offered(puppet, 21, numbered(11)) is ev.Refusal.OUT_OF_ORDER, "one half was written"
+
+
 def test_a_producer_that_was_forgotten_goes_on_at_any_number() -> None:
     puppet = alone()
     assert offered(puppet, 1, numbered(40)) is ev.Refusal.EARLY
-    puppet.hands.time += FIRST_BATCH_MS - 1
+    puppet.hands.time += EARLIER_BATCH_MS - 1
     assert offered(puppet, 2, numbered(40)) is ev.Refusal.EARLY, "to be refused again is no reason"
     puppet.hands.time += 1
     puppet.running.step(ev.CancelChange(3))

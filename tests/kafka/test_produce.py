@@ -26,6 +26,8 @@ from tests.kafka.broker import (
 )
 from tests.kafka.desk import build, versions
 
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.replica import EARLIER_BATCH_MS
 from tidelog.kafka import codec
 from tidelog.kafka.dispatch import Disconnect
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
@@ -340,11 +342,37 @@ def test_five_batches_in_flight_are_written_in_order(tmp_path: Path) -> None:
     run(story())
 
 
+def test_a_gap_behind_a_refusal_is_refused_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader becomes ready between two requests of one connection."""
+
+    async def story() -> None:
+        async with broker(tmp_path) as node:
+            await node.create()
+            await node.produce(batch(b"0", producer=(7, 1, 0)))
+            replica = node.partition().replica
+            replica._turned_away_at = replica.host.now() - EARLIER_BATCH_MS
+            with monkeypatch.context() as patch:
+                patch.setattr(Partition, "is_leader", False)
+                refused = await node.produce(batch(b"1", producer=(7, 1, 1)))
+                assert refused.error_code is ErrorCode.not_leader_or_follower
+            early = await node.produce(batch(b"2", producer=(7, 1, 2)))
+            assert early.error_code is ErrorCode.not_enough_replicas
+            for sequence in (1, 2):
+                again = await node.produce(batch(b"%d" % sequence, producer=(7, 1, sequence)))
+                assert (again.error_code, again.base_offset) == (ErrorCode.none, sequence)
+
+    run(story())
+
+
 def test_gaps_and_fenced_epochs_are_refused(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker(tmp_path) as node:
             await node.create()
             await node.produce(batch(b"x", producer=(7, 1, 0)))
+            replica = node.partition().replica
+            replica._turned_away_at = replica.host.now() - EARLIER_BATCH_MS
             gap = await node.produce(batch(b"x", producer=(7, 1, 2)))
             assert gap.error_code is ErrorCode.out_of_order_sequence_number
             old = await node.produce(batch(b"x", producer=(7, 0, 1)))
@@ -361,7 +389,7 @@ def test_the_second_batch_of_a_producer_waits_for_its_first(tmp_path: Path) -> N
             early = await node.produce(batch(b"2", producer=(*IDEMPOTENT, 1)))
             assert early.error_code is ErrorCode.not_enough_replicas, "a code to try again after"
             assert early.error_message is not None
-            assert "first batch" in early.error_message
+            assert "earlier batch" in early.error_message
             for number in range(2):
                 answer = await node.produce(batch(b"%d" % number, producer=(*IDEMPOTENT, number)))
                 assert (answer.error_code, answer.base_offset) == (ErrorCode.none, number)

@@ -11,6 +11,7 @@ from tidelog.records import Batch, Offset
 
 LAST_SEQUENCE = 2**31 - 1
 NEW = Verdict(Standing.NEW)
+AHEAD = Verdict(Standing.AHEAD)
 OUT_OF_ORDER = Verdict(Standing.OUT_OF_ORDER)
 FENCED = Verdict(Standing.FENCED)
 
@@ -58,10 +59,11 @@ def test_the_window_is_five_batches() -> None:
     assert producers.check(write(0, 5)) == duplicate(5, 5)
 
 
-def test_gaps_and_other_cuts_of_the_same_records_are_out_of_order() -> None:
+def test_other_cuts_of_the_same_records_are_out_of_order_and_what_leaves_a_gap_is_ahead() -> None:
     producers = Producers()
     producers.apply(write(10, 0, 3))
-    assert producers.check(write(0, 4)) == OUT_OF_ORDER
+    assert producers.check(write(0, 4)) == AHEAD
+    assert producers.check(write(0, LAST_SEQUENCE)) == OUT_OF_ORDER
     assert producers.check(write(0, 0, 2)) == OUT_OF_ORDER
     assert producers.check(write(0, 2, 2)) == OUT_OF_ORDER
 
@@ -74,13 +76,14 @@ def test_sequences_start_over_after_the_last() -> None:
     for machine in (producers, restarted(producers)):
         assert machine.check(write(0, LAST_SEQUENCE, 3)) == duplicate(1, 3)
         assert machine.check(write(0, 2)) == NEW
+        assert machine.check(write(0, 3)) == AHEAD
         assert machine.check(write(0, 0)) == OUT_OF_ORDER
 
 
 def test_a_new_epoch_fences_the_old_and_starts_at_zero() -> None:
     producers = Producers()
     producers.apply(write(0, 0))
-    assert producers.check(write(0, 1, epoch=1)) == OUT_OF_ORDER
+    assert producers.check(write(0, 1, epoch=1)) == AHEAD
     assert producers.check(write(0, 0, epoch=1)) == NEW
     producers.apply(write(1, 0, epoch=1))
     assert producers.check(write(0, 1, epoch=0)) == FENCED
@@ -98,7 +101,7 @@ def test_a_marker_of_a_new_epoch_fences_too() -> None:
         assert machine.check(write(0, 1)) == FENCED
         assert machine.check(marker(0)) == FENCED
         assert machine.check(marker(0, epoch=3)) == NEW
-        assert machine.check(write(0, 1, epoch=3)) == OUT_OF_ORDER
+        assert machine.check(write(0, 1, epoch=3)) == AHEAD
         assert machine.check(write(0, 0, epoch=3)) == NEW
 
 
@@ -195,13 +198,15 @@ class Model:
         if epoch < self.epochs[producer]:
             return FENCED
         if epoch > self.epochs[producer]:
-            return NEW if numbers[0] == 0 else OUT_OF_ORDER
+            return NEW if numbers[0] == 0 else AHEAD
         written = [entry for entry in self.history[producer] if entry[0] == epoch]
         for _, old, base in written[-5:]:
             if old == numbers:
                 return duplicate(base, base + len(old) - 1)
-        follows = numbers[0] == (written[-1][1][-1] + 1) % (LAST_SEQUENCE + 1)
-        return NEW if follows else OUT_OF_ORDER
+        missing = (numbers[0] - written[-1][1][-1] - 1) % (LAST_SEQUENCE + 1)
+        if not missing:
+            return NEW
+        return AHEAD if missing <= LAST_SEQUENCE // 2 else OUT_OF_ORDER
 
 
 @given(st.data())

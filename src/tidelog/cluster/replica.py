@@ -61,9 +61,10 @@ from tidelog.storage import (
 Outcome = ev.Accepted | ev.Done | ev.Refused
 Job = Callable[[], Callable[[], None] | None]
 
-# How long a producer that nobody knows has to wait if it does not begin with its first batch: as
-# long as clients wait for an answer (their `request.timeout.ms`), the first may be elsewhere.
-FIRST_BATCH_MS = 30_000
+# How long a batch is told to come again while batches before it are missing here. Clients give a
+# leader 30 s for an answer (`request.timeout.ms`), and may have sent the missing ones to the leader
+# before shortly after this one was elected; then they send them here. Twice that is enough.
+EARLIER_BATCH_MS = 60_000
 # How much of the log the machines take before other groups get a turn: 256 KiB of the smallest
 # batches take some 20 ms.
 APPLY_BYTES = 256 * 1024
@@ -213,14 +214,14 @@ class Replica:
             if verdict.standing is Standing.DUPLICATE and verdict.last <= self.core.committed:
                 self.host.resolved(ev.Done(token, verdict.base))
                 return
+            if self._overtakes(batch, verdict.standing):
+                self.host.resolved(ev.Refused(token, ev.Refusal.EARLY))
+                return
             if verdict.standing is not Standing.NEW:
                 self.host.resolved(ev.Refused(token, _WHY[verdict.standing]))
                 return
-            if self._overtakes(batch):
-                self.host.resolved(ev.Refused(token, ev.Refusal.EARLY))
-                return
             self.step(ev.Propose(token, (batch,), level))
-            if not self._producers.knows(batch.producer_id):
+            if not self._producers.holds(batch):
                 self.turned_away()
         else:
             self.step(ev.Propose(token, (batch,), level))
@@ -229,20 +230,26 @@ class Replica:
         """A batch of some producer may have been refused, here or elsewhere, that comes again."""
         self._turned_away_at = self.host.now()
 
-    def _overtakes(self, batch: Batch) -> bool:
+    def _overtakes(self, batch: Batch, standing: Standing) -> bool:
         """Whether an earlier batch of this producer may be on its way.
 
         A client that has several under way may have sent the first to another leader, or here when
-        it was refused. Taken as it comes, the second would be in the log, and the first could not
-        follow. If nobody was turned away for long, the producer was forgotten here, or writes to a
-        topic that was deleted and created again.
+        it was refused.
+
+        - The second of an unknown producer, taken as it comes, would be in the log, and the first
+          could not follow.
+        - The second of a known producer leaves a gap. If it were told so, the client would raise
+          its epoch and send all it has no answer for again, to all partitions; what of it is
+          written already would be written twice.
+
+        If no batch was turned away for long, the producer was forgotten here, writes to a topic
+        that was deleted and created again, or really has lost batches.
         """
         assert self._producers is not None
+        unknown = batch.base_sequence > 0 and not self._producers.knows(batch.producer_id)
         return (
-            batch.base_sequence > 0
-            and not self._producers.knows(batch.producer_id)
-            and self.host.now() - self._turned_away_at < FIRST_BATCH_MS
-        )
+            standing is Standing.AHEAD or (standing is Standing.NEW and unknown)
+        ) and self.host.now() - self._turned_away_at < EARLIER_BATCH_MS
 
     def compact_now(self) -> None:
         """Compact the closed segments that may be compacted, and merge small ones."""
@@ -668,6 +675,7 @@ class Replica:
 # A retry of what is not committed yet has no answer yet: the client tries once more.
 _WHY = {
     Standing.DUPLICATE: ev.Refusal.BUSY,
+    Standing.AHEAD: ev.Refusal.OUT_OF_ORDER,
     Standing.OUT_OF_ORDER: ev.Refusal.OUT_OF_ORDER,
     Standing.FENCED: ev.Refusal.FENCED,
 }

@@ -50,7 +50,8 @@ CODES: Final = {
     Refusal.TRUNCATED: _NOT_HERE,
     # The followers do not keep up. This is the code for "nothing was written, come again".
     Refusal.BUSY: ErrorCode.not_enough_replicas,
-    # Not the code of a gap, which some clients do not survive: this one fills itself.
+    # Not the code of a gap, for which clients raise their epoch and write everything again that has
+    # no answer: this gap fills itself.
     Refusal.EARLY: ErrorCode.not_enough_replicas,
     Refusal.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
     Refusal.FENCED: ErrorCode.invalid_producer_epoch,
@@ -143,6 +144,9 @@ class Part:
         found = leader_for(pending.context, self.topic, self.result.index)
         if isinstance(found, ErrorCode):
             self.found = Refused(found, None)
+            partition = pending.context.node.partition(self.topic, self.result.index)
+            if partition is not None:
+                partition.replica.turned_away()
             return
         self.found = found
         if self.rules is None:

@@ -6,12 +6,15 @@ that may still be retried is among them. A retry is answered with the offset of 
 
     same epoch   a batch among the five      DUPLICATE, with the offsets of the original
                  the next number             NEW
+                 a later number              AHEAD: batches before it are missing here
                  anything else               OUT_OF_ORDER
     lower epoch                              FENCED: a newer instance of this producer exists
     higher epoch starting at 0               NEW, and the older epoch is fenced from then on
-                 not starting at 0           OUT_OF_ORDER
-    unknown producer                         NEW at any number: it may have been forgotten here.
-                                             It has to wait for that: `cluster.replica`
+                 not starting at 0           AHEAD
+    unknown producer                         NEW at any number: it may have been forgotten here
+
+What is missing before a batch that is AHEAD may be on its way, and so may be the first batch of an
+unknown producer. How long such a batch is told to come again is decided in `cluster.replica`.
 
 Rules:
 - The fold is over committed batches. What the leader has appended since lies in an overlay, which
@@ -45,6 +48,7 @@ class Standing(Enum):
 
     NEW = "new"
     DUPLICATE = "duplicate"
+    AHEAD = "ahead of batches that are missing"
     OUT_OF_ORDER = "out of order"
     FENCED = "fenced"
 
@@ -63,6 +67,7 @@ class Verdict:
 
 
 _NEW: Final = Verdict(Standing.NEW)
+_AHEAD: Final = Verdict(Standing.AHEAD)
 _OUT_OF_ORDER: Final = Verdict(Standing.OUT_OF_ORDER)
 _FENCED: Final = Verdict(Standing.FENCED)
 
@@ -127,13 +132,27 @@ class Producers:
         if known is None:
             return _NEW
         if batch.producer_epoch > known.epoch:
-            return _OUT_OF_ORDER if batch.base_sequence else _NEW
+            return _AHEAD if batch.base_sequence else _NEW
         for written in known.window:
             if written[:2] == (batch.base_sequence, batch.last_offset_delta):
                 last = Offset(written.base + written.delta)
                 return Verdict(Standing.DUPLICATE, written.base, last)
         expected = known.window[-1].next_sequence if known.window else 0
-        return _NEW if batch.base_sequence == expected else _OUT_OF_ORDER
+        if batch.base_sequence == expected:
+            return _NEW
+        # Sequences start over, so half of them count as later.
+        later = (batch.base_sequence - expected) % _SEQUENCES < _SEQUENCES // 2
+        return _AHEAD if later else _OUT_OF_ORDER
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether this is the last batch of its producer, committed or not."""
+        known = self._accepted.get(batch.producer_id) or self._applied.get(batch.producer_id)
+        return (
+            known is not None
+            and known.epoch == batch.producer_epoch
+            and bool(known.window)
+            and known.window[-1].sequence == batch.base_sequence
+        )
 
     def accept(self, batch: Batch) -> None:
         """The leader appended this batch, stamped with its offset."""

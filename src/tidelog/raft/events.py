@@ -297,7 +297,7 @@ class Refusal(Enum):
     WRONG_TERM = "another term"
     TRANSFERRING = "leadership is being handed over"
     BUSY = "too much in flight"
-    EARLY = "the producer's first batch may still be on its way"
+    EARLY = "an earlier batch of the producer may still be on its way"
     OUT_OF_ORDER = "the producer's sequence has a gap"
     FENCED = "the producer's epoch is over"
     STORAGE = "the disk refused"
