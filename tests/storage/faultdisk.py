@@ -18,7 +18,8 @@ from typing import TypeAlias
 from tidelog.records import Buffer
 
 Names: TypeAlias = list[str]
-Call: TypeAlias = bytes | int  # bytes appended, or the size that the file was cut to
+# Bytes appended, the size that the file was cut to, or bytes written over others and where.
+Call: TypeAlias = bytes | int | tuple[int, bytes]
 
 
 @dataclass(eq=False, slots=True)
@@ -35,8 +36,10 @@ class Inode:
         for call in self.calls[:count]:
             if isinstance(call, bytes):
                 content += call
-            else:
+            elif isinstance(call, int):
                 del content[call:]
+            else:
+                content[call[0] : call[0] + len(call[1])] = call[1]
         return bytes(content)
 
 
@@ -73,6 +76,12 @@ class FaultFile:
             self._disk.room = room - len(data)
         self._inode.calls.append(data)
         return len(data)
+
+    def write(self, position: int, data: Buffer) -> None:
+        self._check()
+        self._disk.before_change()
+        assert position + len(data) <= len(self._inode.content()), "it does not grow the file"
+        self._inode.calls.append((position, bytes(data)))
 
     def read(self, position: int, size: int) -> bytes:
         self._check()
@@ -256,6 +265,10 @@ class FaultDisk:
             left = inode.calls[prefix[id(inode)] :]
             if rng is not None and left and isinstance(left[0], bytes):
                 content += _torn(left[0], rng)
+            elif rng is not None and left and isinstance(left[0], tuple):
+                at, data = left[0]
+                torn = _torn(data, rng)
+                content = content[:at] + torn + content[at + len(torn) :]
             disk._names[path] = disk._synced[path] = Inode(content)
         return disk
 

@@ -102,6 +102,14 @@ class SimFile:
             raise OSError(errno.ENOSPC, "No space left on the simulated disk")
         return len(data)
 
+    def write(self, position: int, data: Buffer) -> None:
+        """Write over what is there."""
+        self._touch()
+        inode = self._inode
+        assert position + len(data) <= len(inode.data), "a write in place does not grow a file"
+        inode.pending.append(_Write(position, bytes(data)))
+        inode.data[position : position + len(data)] = data
+
     def read(self, position: int, size: int) -> bytes:
         """Read from the page cache."""
         self._disk.check_power()

@@ -203,7 +203,7 @@ class Unsynced:
 
 def save_unsynced(original: Callable[..., None], file: Any, vote: Vote) -> None:
     real = file._disk
-    if file._size:  # the first one is not lost: a damaged file would be noticed
+    if file._certain:  # the first one is not lost: a missing file would be noticed
         file._disk = Unsynced(real)
     try:
         original(file, vote)

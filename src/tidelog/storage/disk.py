@@ -3,8 +3,10 @@
 Everything here runs on a `Disk` that is an argument, so that the simulator can lose, tear and
 refuse writes. What a crash may do is part of the protocol:
 
-- Bytes appended and truncations made since the last `File.sync` may be lost: what survives is the
-  state after a prefix of those calls, the last append torn anywhere.
+- Bytes appended or written over and truncations made since the last `File.sync` may be lost: what
+  survives is the state after a prefix of those calls, the last of them torn anywhere. (On a real
+  disk a write in place reaches whole sectors or not, in any order: whoever writes in place more
+  than one sector at once must expect that.)
 - Names (creation, rename, removal) changed since the last `sync_directory` may or may not have
   changed, each on its own. `make_directory` is durable when it returns.
 - A file renamed over or removed stays readable through the `File`s that are open on it.
@@ -32,6 +34,9 @@ class File(Protocol):
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         """Write all bytes at the end and return their number, or raise with any part written."""
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write over bytes that are there; the file does not grow."""
 
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position`; fewer only where the file ends."""
@@ -102,6 +107,14 @@ class RealFile:
         while rest:
             written = os.pwrite(self._descriptor, rest, self._end)
             self._end += written
+            rest = rest[written:]
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write all bytes there, in one call unless the kernel takes fewer."""
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._descriptor, rest, position)
+            position += written
             rest = rest[written:]
 
     def read(self, position: int, size: int) -> bytes:

@@ -1,16 +1,25 @@
 """The vote file: what a replica must remember of its elections, durable before any answer.
 
 `save` blocks until the disk has it, because a vote that a crash can take back lets one term have
-two leaders. When a node dies, its peers save thousands of votes at once, so a save is one append
-and one sync. The file begins, and begins anew when it has grown, as a whole beside the old one.
-
-It is a row of entries, each written twice: an append that a crash tore leaves the entry before it,
-and a copy that rots leaves the other. The last sound one counts.
+two leaders. When a node dies, its peers save thousands of votes at once, so a save is two writes in
+place and one sync: the file has its full size from the beginning, and neither grows nor moves.
 
     position  size  field
+           0   512  slot
+         512   512  the same slot again
+
+    slot      size  field
            0     4  magic
            4     4  CRC32C of the rest
-           8    32  term, node, revision, compacted
+           8     8  sequence: one more with each save
+          16    32  term, node, revision, compacted
+          48   464  zeros
+
+A slot fills one sector, and they are written in order. A crash in the middle of a save leaves at
+most one of them torn, and then the other holds this vote or the one before, which is all that the
+replica had promised. So one sound slot is enough, and of two the newer counts. A file of another
+size, or without a sound slot, is damage that no crash explains: it may have held a vote that
+nothing else remembers.
 """
 
 import contextlib
@@ -21,15 +30,16 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidelog.records import NO_OFFSET, Offset, Term
+from tidelog.records import NO_OFFSET, NO_TERM, Offset, Term
 from tidelog.storage.disk import Disk
 from tidelog.storage.errors import DamagedLog
 from tidelog.storage.sealed import replace_file
 
-_MAGIC: Final = b"TLV1"
-_VOTE: Final = struct.Struct(">qqqq")
-_ENTRY: Final = struct.Struct(f">4sI{_VOTE.size}s")
-_MAX_SIZE: Final = 4096
+_MAGIC: Final = b"TLV2"
+_HEAD: Final = struct.Struct(">4sI")
+_VOTE: Final = struct.Struct(">qqqqq")
+_SLOT: Final = 512
+SIZE: Final = 2 * _SLOT
 
 NO_NODE: Final = -1
 
@@ -44,50 +54,62 @@ class Vote:
     compacted: Offset  # records at or below it may be missing from the log; never falls
 
 
+# What a replica writes before it takes part for the first time, so that a file that is missing
+# later is known to be lost.
+NOTHING_PROMISED: Final = Vote(NO_TERM, NO_NODE, 0, NO_OFFSET)
+
+
 class VoteFile:
     """The vote of one replica, in one file."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._size = 0  # where the next entry goes; 0: the file has to begin anew
+        self._sequence = 0  # of the newest save
+        self._certain = False  # both slots are known to hold the newest vote
 
     def load(self) -> Vote | None:
-        """Return the vote saved last, durably; None if none ever was."""
+        """Return the vote saved last, durably; None if the file is missing."""
         try:
             file = self._disk.open(self._path)
         except FileNotFoundError:
             return None
         with contextlib.closing(file):
-            data = file.read(0, file.size())
+            data = file.read(0, SIZE + 1)
             # A process that was killed while it saved may have left what is not durable yet.
             file.sync()
         self._disk.sync_directory(posixpath.dirname(self._path))
-        starts = range(0, len(data) - _ENTRY.size + 1, _ENTRY.size)
-        sound = [at for at in starts if _is_sound(data, at)]
-        if not sound:
-            raise DamagedLog(self._path, 0, NO_OFFSET, f"no vote is whole in {len(data)} bytes")
-        if sound[-1] + _ENTRY.size == len(data):
-            self._size = len(data)
-        _, _, payload = _ENTRY.unpack_from(data, sound[-1])
-        term, node, revision, compacted = _VOTE.unpack(payload)
+        if len(data) != SIZE:
+            reason = f"it has {len(data)} bytes or more, and a vote has {SIZE}"
+            raise DamagedLog(self._path, min(len(data), SIZE), NO_OFFSET, reason)
+        slots = [each for each in (data[:_SLOT], data[_SLOT:]) if _is_sound(each)]
+        if not slots:
+            raise DamagedLog(self._path, 0, NO_OFFSET, "neither copy of the vote is whole")
+        votes = [_VOTE.unpack_from(each, _HEAD.size) for each in slots]
+        sequence, term, node, revision, compacted = max(votes)
+        self._sequence = sequence
+        self._certain = len(votes) == 2 and votes[0] == votes[1]
         return Vote(Term(term), node, revision, Offset(compacted))
 
     def save(self, vote: Vote) -> None:
-        """Add the vote; durable when this returns."""
-        payload = _VOTE.pack(vote.term, vote.node, vote.revision, vote.compacted)
-        entry = _ENTRY.pack(_MAGIC, crc32c(payload), payload)
-        size, self._size = self._size, 0  # should this fail, nobody knows what the file ends with
-        if 0 < size < _MAX_SIZE:
+        """Replace the vote; durable when this returns."""
+        self._sequence += 1
+        payload = _VOTE.pack(self._sequence, vote.term, vote.node, vote.revision, vote.compacted)
+        payload = payload.ljust(_SLOT - _HEAD.size, b"\0")
+        slot = _HEAD.pack(_MAGIC, crc32c(payload)) + payload
+        # Should this fail, or should a slot be damaged, the whole file is written anew: a failed
+        # sync may never write these pages again.
+        certain, self._certain = self._certain, False
+        if certain:
             with contextlib.closing(self._disk.open(self._path)) as file:
-                file.append([entry, entry])
+                file.write(0, slot)
+                file.write(_SLOT, slot)
                 file.sync()
         else:
-            size = 0
-            replace_file(self._disk, self._path, [entry, entry])
-        self._size = size + 2 * _ENTRY.size
+            replace_file(self._disk, self._path, [slot, slot])
+        self._certain = True
 
 
-def _is_sound(data: bytes, at: int) -> bool:
-    magic, crc, payload = _ENTRY.unpack_from(data, at)
-    return bool(magic == _MAGIC and crc == crc32c(payload))
+def _is_sound(slot: bytes) -> bool:
+    magic, crc = _HEAD.unpack_from(slot)
+    return bool(magic == _MAGIC and crc == crc32c(slot[_HEAD.size :]))
