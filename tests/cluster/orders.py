@@ -80,7 +80,7 @@ def contents(state: ClusterState) -> tuple[object, ...]:
     """All that a state says of a cluster, without the record of commands."""
     return (
         state.cluster_id,
-        state.seeds,
+        dict(state.seeds),
         dict(state.members),
         dict(state.topics),
         dict(state.config),
@@ -201,6 +201,13 @@ commands: st.SearchStrategy[cmd.Command] = st.one_of(
         rpc=_addresses,
         kafka=_addresses,
         version=_versions,
+    ),
+    st.builds(
+        cmd.ReplaceMember,
+        token=_tokens,
+        id=_nodes,
+        revision=st.integers(0, 9),
+        birth=_texts,
     ),
     st.builds(cmd.SetMemberStatus, token=_tokens, id=_nodes, status=st.sampled_from(MemberStatus)),
     st.builds(cmd.RemoveMember, token=_tokens, id=_nodes),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.cluster.nodes import HOST, TOKEN, free_ports
 
 from tidelog.cluster.config import NodeConfig, Seed
+from tidelog.cluster.errors import StartFailed
 from tidelog.cluster.jointoken import (
     SECRET_FILE,
     InvalidToken,
@@ -22,7 +23,7 @@ from tidelog.cluster.jointoken import (
     settle_secret,
 )
 from tidelog.cluster.model import Address
-from tidelog.cluster.node import Node, StartFailed
+from tidelog.cluster.node import Node
 from tidelog.rpc import Secret
 
 SECRET = Secret(bytes(range(32)))

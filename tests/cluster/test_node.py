@@ -14,9 +14,9 @@ import uvloop
 from tests.cluster.nodes import Nodes, cluster, until, write
 
 from tidelog.cluster.config import NodeConfig
-from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.errors import ClusterError, Problem, StartFailed
 from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
-from tidelog.cluster.node import Node, StartFailed
+from tidelog.cluster.node import Node
 from tidelog.raft.types import NodeId
 from tidelog.records import parse_batches
 

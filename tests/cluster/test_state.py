@@ -48,7 +48,7 @@ class TestFounding:
         town.do(cmd.CreateCluster(token=T, cluster_id="one", seeds=nodes(1, 2)))
         town.do(cmd.CreateCluster(token=T, cluster_id="two", seeds=nodes(3)))
         assert town.state.cluster_id == "one"
-        assert town.state.seeds == {1, 2}
+        assert town.state.seeds.keys() == {1, 2}
 
     def test_a_cluster_without_an_id_or_with_impossible_seeds_is_not_founded(self) -> None:
         town = Town()
@@ -71,7 +71,7 @@ class TestMembers:
         first, second = town.number(join(3)), town.number(join(4))
         assert 0 < first < second
         assert town.state.members[NodeId(3)].vnode == Vnode(NodeId(3), first)
-        assert town.state.seeds == {2}
+        assert town.state.seeds.keys() == {2}
 
     def test_a_node_that_comes_back_is_somebody_else(self) -> None:
         town = Town.founded(1, 2)

@@ -73,7 +73,7 @@ def start(
     secret itself.
     """
     from tidelog.cluster.config import InvalidNodeConfig, load_node_config
-    from tidelog.cluster.node import StartFailed
+    from tidelog.cluster.errors import StartFailed
     from tidelog.server.process import run
 
     level = getattr(logging, log_level.upper(), None)

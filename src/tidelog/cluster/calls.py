@@ -1,5 +1,6 @@
 """What nodes ask each other besides Raft: the numbers of the calls, and what travels in them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -21,13 +22,14 @@ class Call(IntEnum):
     CLAIMS = 4  # what the sender leads (`leaders.encode_claims`)
     TRANSFER = 5  # `Handover`: give leadership of a group away; its leader only
     OPERATE = 6  # an operation about the node that is asked (`operations.py`)
+    WHO = 7  # who are you, and which cluster is yours? `Who`, answered with the same
 
 
 # What the other end of a connection may ask, by what it has proven. A call that is in none of these
 # sets is unknown to this release, and refused as such.
 MAY_CALL: Final = {
     Lane.GUEST: frozenset({Call.PING}),
-    Lane.NEWCOMER: frozenset({Call.PING, Call.JOIN}),
+    Lane.NEWCOMER: frozenset({Call.PING, Call.WHO, Call.JOIN}),
     Lane.CONTROL: frozenset(Call),
     Lane.DATA: frozenset[Call](),
 }
@@ -55,8 +57,22 @@ class Application:
     rpc: Address
     kafka: Address
     version: int
-    founder: bool
-    revision: int | None  # what its directory says it is in group 0; None if that is empty
+    birth: str  # of its data directory
+    cluster_id: str  # "" if it knows none
+    revision: int | None  # of its place in group 0; None: it has none, or forgot
+    lost: bool  # it cannot go on under that revision
+    incarnation: str  # of this process
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """What a process says of itself to any other: nothing that is secret."""
+
+    id: NodeId
+    birth: str  # "" if it must not found a cluster, because it forgot one
+    incarnation: str
+    cluster_id: str  # "": none yet
+    births: Mapping[str, str]  # with whom it founded that cluster, by id
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,7 @@ class Admission:
     revision: int  # of the node in group 0
     version: int  # of the cluster's state that says so: whoever is older has not caught up yet
     peers: tuple[Peer, ...]
+    cluster_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class CreateCluster:
     token: UUID
     cluster_id: str
     seeds: tuple[NodeId, ...]  # the nodes that group 0 began with: their revision is 0
+    births: tuple[str, ...] = ()  # of their directories, one for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,7 @@ class AddMember:
     rpc: Address
     kafka: Address
     version: int
+    birth: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,19 @@ class UpdateMember:
     rpc: Address
     kafka: Address
     version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceMember:
+    """A member lost its memory, or its replica of group 0: its place there gets a new revision.
+
+    Its result is that revision.
+    """
+
+    token: UUID
+    id: NodeId
+    revision: int  # the one that is lost
+    birth: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +198,7 @@ Command = (
     | SetClusterConfig
     | AddMember
     | UpdateMember
+    | ReplaceMember
     | SetMemberStatus
     | RemoveMember
     | Reassign
@@ -204,6 +220,7 @@ _KINDS: Final[dict[str, type[Command]]] = {
         SetClusterConfig,
         AddMember,
         UpdateMember,
+        ReplaceMember,
         SetMemberStatus,
         RemoveMember,
         Reassign,

@@ -23,6 +23,10 @@ class Problem(Enum):
     FORBIDDEN = "not allowed"
 
 
+class StartFailed(Exception):
+    """This node cannot start; the message says what to do."""
+
+
 class ClusterError(Exception):
     """Something was not done; the message says what was wrong and what to do, in a sentence."""
 

@@ -182,8 +182,12 @@ class Groups:
         log_config: LogConfig,
         flush_ms: int,
         machines: Callable[[], Sequence[Machine]],
+        known: bool,
     ) -> Hosted:
-        """Open a replica, without letting it take part: any thread may do that."""
+        """Open a replica, without letting it take part: any thread may do that.
+
+        `known` tells whether it may have taken part before: see `Replica.open`.
+        """
         hosted = Hosted(self, group, flush_ms)
         hosted.replica = Replica.open(
             hosted,
@@ -197,6 +201,7 @@ class Groups:
             machines=machines,
             cache=self.cache,
             clock=wall_ms,
+            known=known,
         )
         return hosted
 

@@ -11,6 +11,7 @@ the way is no matter.
 import asyncio
 import itertools
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tidelog.cluster.leaders import Claim
 from tidelog.cluster.lost import LostReplicas
 from tidelog.cluster.model import CONTROLLER_GROUP, PartitionState, TopicState
 from tidelog.cluster.partition import Partition, machines_of_a_topic
+from tidelog.cluster.registrar import Registrar
 from tidelog.raft import events as ev
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Options
@@ -51,6 +53,7 @@ HOUSEKEEPING_BATCH: Final = 50  # partitions looked after before others get the 
 # Partitions that have become quiet and are saved in one round. Each takes some six syncs, which
 # those that are busy should hardly notice.
 MAX_RESTS: Final = 50
+_DIRECTORY: Final = re.compile(r"\d+-g(\d+)-r(\d+)", re.ASCII)
 
 
 class Hosting:
@@ -71,6 +74,8 @@ class Hosting:
         self._closed = False
         self.failures: dict[GroupId, str] = {}  # replicas that could not be opened, and why
         self.lost = LostReplicas(node)
+        self._registrar = Registrar(node)
+        self._version = 0  # of the state that was acted upon last
 
     # --- Looking up ------------------------------------------------------------------------------
 
@@ -110,9 +115,10 @@ class Hosting:
 
     def _reconcile(self) -> None:
         self._scheduled = False
-        if self._closed:
-            return
         state = self._node.state
+        if self._closed or state.version < self._version:
+            return  # what an older state does not have is not gone
+        self._version = state.version
         settings = (state.config, state.features)
         all_changed = settings != self._settings
         self._settings = settings
@@ -164,6 +170,14 @@ class Hosting:
     def _open(
         self, topic: TopicState, partition: PartitionState, mine: Vnode, config: TopicConfig
     ) -> None:
+        registry = self._node.joining.registry
+        known = registry.hosts(partition.group, mine.revision)
+        why = registry.why_lost(partition.group, mine.revision)
+        if why is None and not known and mine.revision <= self._node.joining.identity.since:
+            why = "the data directory of this node is newer than the replica"
+        if why is not None:
+            self.lost.add(partition.group, mine, why)
+            return
         self._opening[partition.group] = mine
         # A newcomer, in whosever place, learns from the leader who takes part.
         founding = partition.founding
@@ -181,12 +195,21 @@ class Hosting:
                     log_config=config.log_config(),
                     flush_ms=config.flush_ms,
                     machines=machines_of_a_topic,
+                    known=known,
                 )
             )
 
         def done(error: OSError | None) -> None:
+            if error is None and not known:
+                self._registrar.add(partition.group, mine.revision, registered)
+            else:
+                registered(error)
+
+        def registered(error: OSError | None) -> None:
             if self._opening.get(partition.group) == mine:
                 del self._opening[partition.group]
+            if error is not None and loaded:
+                loaded[0].replica.close()
             if isinstance(error, DamagedLog):
                 self._lose(partition.group, mine, str(error))
                 return
@@ -247,6 +270,10 @@ class Hosting:
     def _lose(self, group: GroupId, vnode: Vnode, why: str) -> None:
         """Count a replica as lost; it takes no part, now and after a restart."""
         self.lost.add(group, vnode, why)
+        registry = self._node.joining.registry
+        self._node.executor.submit(
+            "vote", lambda: registry.lose(group, vnode.revision, why), _complain_of_registry
+        )
         partition = self._by_group.get(group)
         if partition is not None and partition.core.vnode == vnode:
             self._spawn(self._give_up(partition, why))
@@ -268,7 +295,7 @@ class Hosting:
         directory = self._forget(partition)
         state = self._node.state.partition(group)
         if state is None or partition.core.vnode not in state.known:
-            self._delete_soon(directory)
+            self._delete_soon(directory, partition.core.vnode, group)
 
     def _forget(self, partition: Partition) -> str:
         """Close a replica; return where its files are."""
@@ -286,12 +313,16 @@ class Hosting:
                     hosted = self._by_group.get(was.group)
                     here = hosted is not None and hosted.core.vnode == vnode
                     if vnode.id == self._node.id and vnode not in now.known and not here:
-                        self._delete_soon(directory_of(after.name, now, vnode))
+                        self._delete_soon(directory_of(after.name, now, vnode), vnode, now.group)
 
-    def _delete_soon(self, directory: str) -> None:
-        self._node.executor.submit(
-            "open", lambda: self._delete(directory), lambda error: _complain(directory, error)
-        )
+    def _delete_soon(self, directory: str, vnode: Vnode, group: GroupId) -> None:
+        registry = self._node.joining.registry
+
+        def delete() -> None:
+            self._delete(directory)
+            registry.remove([(group, vnode.revision)])
+
+        self._node.executor.submit("open", delete, lambda error: _complain(directory, error))
 
     def _close(self, partition: Partition) -> None:
         partition.closed = True
@@ -306,7 +337,7 @@ class Hosting:
         if state is not None and vnode in state.known:
             return
         if not self._closed and group not in self._opening and group not in self._by_group:
-            self._delete_soon(directory_of(name, partition, vnode))
+            self._delete_soon(directory_of(name, partition, vnode), vnode, group)
 
     def _delete(self, directory: str) -> None:
         path = self._node.config.data / directory
@@ -317,18 +348,35 @@ class Hosting:
             parent.rmdir()
 
     def delete_leftovers(self) -> None:
-        """Delete replicas that a crash kept this node from deleting; its state must be current."""
-        state = self._node.state
-        wanted = set()
-        for topic, partition in state.partitions():
-            for vnode in partition.known:
-                if vnode.id == self._node.id:
-                    wanted.add(directory_of(topic.name, partition, vnode))
-        root = self._node.config.data
-        found = (f"{TOPICS}/{each.parent.name}/{each.name}" for each in _replicas_below(root))
-        for directory in [each for each in found if each not in wanted]:
-            log.info("deleting %s: it belongs to no replica of this node any more", directory)
-            self._delete_soon(directory)
+        """Delete replicas that a crash kept this node from deleting; its state must be current.
+
+        Only what this node is known to have hosted, and what the cluster once assigned and took
+        back: a group that the state never gave out is one that the state forgot.
+        """
+        state, registry = self._node.state, self._node.joining.registry
+        strange = 0
+        for path in _replicas_below(self._node.config.data):
+            place = _place_of(path.name)
+            if place is None or not registry.hosts(*place):
+                strange += place is None or not self._is_known(*place)
+                continue
+            group, revision = place
+            if group >= state.next_group or self._is_known(group, revision):
+                strange += group >= state.next_group
+                continue
+            directory = f"{TOPICS}/{path.parent.name}/{path.name}"
+            log.info("deleting %s: the cluster took this replica off this node", directory)
+            self._delete_soon(directory, Vnode(self._node.id, revision), group)
+        if strange:
+            log.warning(
+                "%d directories below %s belong to no replica that this node knows of: they stay",
+                strange,
+                self._node.config.data / TOPICS,
+            )
+
+    def _is_known(self, group: GroupId, revision: int) -> bool:
+        partition = self._node.state.partition(group)
+        return partition is not None and Vnode(self._node.id, revision) in partition.known
 
     # --- Leadership ------------------------------------------------------------------------------
 
@@ -463,6 +511,17 @@ def _replicas_below(root: Path) -> list[Path]:
     if not topics.is_dir():
         return []
     return [each for topic in topics.iterdir() if topic.is_dir() for each in topic.iterdir()]
+
+
+def _place_of(name: str) -> tuple[GroupId, int] | None:
+    """Which replica a directory is of, by its name; see `directory_of`."""
+    found = _DIRECTORY.fullmatch(name)
+    return None if found is None else (GroupId(int(found[1])), int(found[2]))
+
+
+def _complain_of_registry(error: OSError | None) -> None:
+    if error is not None:
+        log.warning("a lost replica could not be noted, and is found again at a start: %s", error)
 
 
 def _complain(directory: str, error: OSError | None) -> None:

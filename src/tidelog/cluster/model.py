@@ -51,6 +51,7 @@ class Member:
     kafka: Address
     status: MemberStatus
     version: int  # the newest feature version that its release knows
+    birth: str = ""  # of its data directory: one that comes back with another is a new node
 
     @property
     def vnode(self) -> Vnode:
@@ -60,6 +61,12 @@ class Member:
     def __str__(self) -> str:
         where = f"{self.rpc} kafka={self.kafka} rack={self.rack or '-'}"
         return f"{self.vnode} {self.status.value} {where} version={self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Founder:
+    id: NodeId
+    birth: str
 
 
 @dataclass(frozen=True, slots=True)

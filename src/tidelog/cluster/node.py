@@ -15,23 +15,19 @@ so too. Only then do clients get to see this node, with metadata as new as its o
 import asyncio
 import contextlib
 import dataclasses
-import itertools
-import json
 import logging
-import os
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import IO, Final
 
 from tidelog.cluster import strictjson
 from tidelog.cluster.calls import (
     MAY_CALL,
-    Admission,
     Application,
     Call,
     Handover,
+    Peer,
     encode_result,
     forbidden,
     refusal_of,
@@ -42,10 +38,12 @@ from tidelog.cluster.commands import decode as decode_command
 from tidelog.cluster.config import NodeConfig
 from tidelog.cluster.controller import Controller, wait_for
 from tidelog.cluster.directory import Taken, take
-from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.errors import ClusterError, Problem, StartFailed
 from tidelog.cluster.executor import Executor
 from tidelog.cluster.groups import Groups, Hosted
 from tidelog.cluster.hosting import Hosting
+from tidelog.cluster.identity import load_identity
+from tidelog.cluster.joining import Joining
 from tidelog.cluster.jointoken import (
     InvalidToken,
     Kept,
@@ -72,6 +70,7 @@ from tidelog.rpc import Lane, Limits, Network, RpcError, Unreachable
 from tidelog.storage import (
     OPEN_MARKS,
     BatchCache,
+    DamagedLog,
     FileBudget,
     LogConfig,
     RealDisk,
@@ -81,19 +80,12 @@ from tidelog.storage import (
 log = logging.getLogger(__name__)
 
 JOIN_ATTEMPT_S: Final = 2.0
-JOIN_PAUSE_S: Final = 0.03
 LOOK_AGAIN_S: Final = 0.02  # whether leaders are known by now
-PATIENT_ATTEMPTS: Final = 20
 # A node that leaves in peace hands over what it leads, as long as that does not take for ever.
 GOODBYE_S: Final = 3.0
 FLUSH_MS: Final = 100
 # The first founder stands at once and goes on asking while the others start.
 STAND_AGAIN_S: Final = (0.02,) * 5 + (0.05,) * 40
-IDENTITY: Final = "node.json"
-
-
-class StartFailed(Exception):
-    """This node cannot start; the message says what to do."""
 
 
 def file_budget() -> FileBudget:
@@ -117,6 +109,7 @@ class Node:
         self.hosting = Hosting(self)
         self.steward = Steward(self)
         self.operations = Operations(self)
+        self.joining = Joining(self)
         self.network: Network
         self.groups: Groups
         self.executor: Executor
@@ -223,24 +216,18 @@ class Node:
 
     async def _enter(self, kafka: Address) -> None:
         config = self.config
+        self.joining.remember(knows_of_a_cluster=bool(self._kept.cluster_id))
         port = await self.network.listen(config.rpc.host, config.rpc.port)
         rpc = Address(config.rpc.public_host, config.rpc.public_port(port))
         for seed in config.seeds:
             self._set_peer(NodeId(seed.id), Address(seed.host, seed.port))
         self.state.on_change(self._state_changed)
-        identity = _read_identity(config.data / IDENTITY)
-        application = Application(
-            id=self.id,
-            rack=config.rack,
-            rpc=rpc,
-            kafka=kafka,
-            version=RELEASE,
-            founder=self.id in self.founders,
-            revision=None if identity is None else identity["revision"],
-        )
+        await self.joining.settle(self.joining.application(rpc, kafka, RELEASE))
+        self._note_cluster()
+        application = self.joining.application(rpc, kafka, RELEASE)
         await self._open_group_0(application)
         self.steward.start()
-        await self._join(application)
+        await self._join(self.joining.application(rpc, kafka, RELEASE))
         self.hosting.delete_leftovers()
         self.hosting.start()
         self.presence.start()
@@ -275,10 +262,10 @@ class Node:
             raise StartFailed(f"another node uses {data}: stop {error} first") from error
         except OSError as error:
             raise StartFailed(f"{data} cannot be used for data: {error.strerror}") from error
-        identity = _read_identity(data / IDENTITY)
-        if identity is not None and identity["id"] != self.id:
+        identity = load_identity(data)
+        if identity is not None and identity.id != self.id:
             raise StartFailed(
-                f"{data} holds the data of node {identity['id']}, and this is node {self.id}:"
+                f"{data} holds the data of node {identity.id}, and this is node {self.id}:"
                 " use another directory"
             )
 
@@ -296,8 +283,8 @@ class Node:
         self.founders = founders_of(self.config)
 
     def _note_cluster(self) -> None:
-        """Group 0 says which cluster this is: hold every connection to that from now on."""
-        cluster_id = self.state.cluster_id
+        """This node founded a cluster or was let in: hold every connection to that from now on."""
+        cluster_id = self.joining.identity.cluster_id
         if not cluster_id or cluster_id == self._kept.cluster_id:
             return
         self._kept = replace(self._kept, cluster_id=cluster_id)
@@ -308,30 +295,46 @@ class Node:
     # --- Group 0 ---------------------------------------------------------------------------------
 
     async def _open_group_0(self, application: Application) -> None:
-        identity = _read_identity(self.config.data / IDENTITY)
-        if identity is not None:
-            revision = identity["revision"]
-        elif application.founder:
-            revision = 0
-        else:
-            revision = (await self._apply_for_membership(application)).revision
-        if identity is None:
-            _write_identity(self.config.data / IDENTITY, {"id": self.id, "revision": revision})
-        voters = tuple(Vnode(node, 0) for node in self.founders)
-        hosted = self.groups.load(
+        """Open the replica of group 0; one that is lost gets a successor first."""
+        registry = self.joining.registry
+        while True:
+            revision = self.joining.identity.revision
+            assert revision is not None
+            known = registry.hosts(CONTROLLER_GROUP, revision)
+            why = registry.why_lost(CONTROLLER_GROUP, revision)
+            if why is None:
+                try:
+                    hosted = self._load_group_0(revision, known=known)
+                    break
+                except DamagedLog as error:
+                    why = str(error)
+            log.error("the controller replica of this node is lost and will be rebuilt: %s", why)
+            lost = replace(application, revision=revision, lost=True)
+            admission = await self.joining.apply(lost, None)
+            assert admission is not None
+            self.joining.become(admission)
+        if not known:
+            registry.add([(CONTROLLER_GROUP, revision)])
+        self.groups.admit(hosted)
+        hosted.on_touched = lambda: self._group_0_touched(hosted)
+        if self.founders[0] == self.id and revision == 0:
+            self.groups.stand(hosted, STAND_AGAIN_S)
+
+    def _load_group_0(self, revision: int, *, known: bool) -> Hosted:
+        births = self.joining.identity.births
+        voters = tuple(Vnode(node, 0) for node in self.founders if str(node) in births)
+        founds = revision == 0 and len(voters) == len(births)
+        return self.groups.load(
             CONTROLLER_GROUP,
-            "controller",
+            "controller" if revision == 0 else f"controller-r{revision}",
             vnode=Vnode(self.id, revision),
-            initial=Configuration(voters) if application.founder else None,
+            initial=Configuration(voters) if founds else None,
             options=Options(),
             log_config=LogConfig(),
             flush_ms=FLUSH_MS,
             machines=lambda: [self.state],
+            known=known,
         )
-        self.groups.admit(hosted)
-        hosted.on_touched = lambda: self._group_0_touched(hosted)
-        if voters[0] == hosted.replica.core.vnode:
-            self.groups.stand(hosted, STAND_AGAIN_S)
 
     def _group_0_touched(self, hosted: Hosted) -> None:
         core = hosted.replica.core
@@ -355,7 +358,13 @@ class Node:
 
         A node that was away must not tell clients what it knew before it went.
         """
-        admission = await self._apply_for_membership(application)
+        admission = await self.joining.apply(application, None)
+        assert admission is not None
+        if admission.revision != application.revision:
+            raise StartFailed(
+                f"{self.config.data} belongs to a former self of node {self.id}, which was replaced"
+                " since: empty it, and the node joins as a new one"
+            )
         while True:
             try:
                 await wait_for(
@@ -370,52 +379,6 @@ class Node:
                     self.state.version,
                     admission.version,
                 )
-
-    async def _apply_for_membership(self, application: Application) -> Admission:
-        """Ask until somebody lets this node in; raises `StartFailed` if it never will."""
-        payload = strictjson.write(application)
-        complaint = ""
-        for attempt in itertools.count():
-            for ask in self._doors(payload, attempt):
-                try:
-                    admission = strictjson.read(Admission, await ask())
-                except RpcError as error:
-                    problem = refusal_of(str(error))
-                    if problem.problem is Problem.UNKNOWN_NODE:
-                        raise StartFailed(problem.message) from error
-                    reason = problem.message
-                except ClusterError as error:
-                    reason = error.message
-                except (OSError, strictjson.NotThis) as error:
-                    reason = str(error)
-                else:
-                    for peer in admission.peers:
-                        self._set_peer(peer.id, peer.rpc)
-                    return admission
-                if reason != complaint:
-                    complaint = reason
-                    log.info("not a member yet: %s", reason)
-            await asyncio.sleep(JOIN_PAUSE_S)
-        raise AssertionError("there is no last attempt")
-
-    def _doors(self, payload: bytes, attempt: int) -> Iterator[Callable[[], Awaitable[bytes]]]:
-        """Whom to ask: whoever leads, or the seeds, who know.
-
-        A replica of group 0 soon hears of its leader, unless the leader looks for this node where
-        it was before; then the seeds are asked as well.
-        """
-        leader = self.controller_id()
-        if leader == self.id:
-            yield lambda: self._on_join(payload)
-            return
-        if leader is not None:
-            yield lambda: self.network.call(leader, Call.JOIN, payload, JOIN_ATTEMPT_S)
-        elif self.groups.get(CONTROLLER_GROUP) is None or attempt >= PATIENT_ATTEMPTS:
-            for seed in self.config.seeds:
-                if seed.id != self.id:
-                    yield lambda seed=seed: self.network.call_address(  # type: ignore[misc]
-                        seed.host, seed.port, Call.JOIN, payload, JOIN_ATTEMPT_S
-                    )
 
     def controller_id(self) -> NodeId | None:
         """Who leads group 0: by word of its leader, or as this node's own replica knows."""
@@ -432,11 +395,10 @@ class Node:
     # --- The cluster changes ---------------------------------------------------------------------
 
     def _state_changed(self) -> None:
-        self._note_cluster()
         for member in self.state.members.values():
             if member.id != self.id:
                 self._set_peer(member.id, member.rpc)
-        expected = self.state.members.keys() | self.state.seeds
+        expected = self.state.members.keys() | self.state.seeds.keys()
         for node in self._known_peers.keys() - expected:
             if self.state.cluster_id:
                 del self._known_peers[node]
@@ -447,6 +409,11 @@ class Node:
             self.may_lead = may_lead
             for hosted in self.groups:
                 hosted.replica.core.voter.electable = may_lead
+
+    def meet(self, peers: Iterable[Peer]) -> None:
+        """Learn where other members are."""
+        for peer in peers:
+            self._set_peer(peer.id, peer.rpc)
 
     def _set_peer(self, node: NodeId, address: Address) -> None:
         if node != self.id and self._known_peers.get(node) != address:
@@ -494,8 +461,10 @@ class Node:
             match method:
                 case Call.PING:
                     return b""
+                case Call.WHO:
+                    return self.joining.on_who(payload)
                 case Call.JOIN:
-                    return await self._on_join(payload)
+                    return await self.on_join(payload)
                 case Call.PROPOSE:
                     self._check_membership(sender)
                     command = decode_command(payload)
@@ -533,7 +502,8 @@ class Node:
         except OSError as error:
             raise ClusterError(Problem.UNAVAILABLE, str(error)) from error
 
-    async def _on_join(self, payload: bytes) -> bytes:
+    async def on_join(self, payload: bytes) -> bytes:
+        """Let a node in, or ask the leader of group 0 to."""
         application = strictjson.read(Application, payload)
         leader = self.controller_id()
         if leader == self.id:
@@ -563,27 +533,3 @@ def founders_of(config: NodeConfig) -> tuple[NodeId, ...]:
 def _complain_of_secret(error: OSError | None) -> None:
     if error is not None:
         log.warning("the id of the cluster could not be kept beside its secret: %s", error)
-
-
-def _read_identity(path: Path) -> "dict[str, int] | None":
-    try:
-        found = json.loads(path.read_text())
-        return {"id": int(found["id"]), "revision": int(found["revision"])}
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StartFailed(f"{path} cannot be read: {error}") from error
-
-
-def _write_identity(path: Path, identity: "dict[str, int]") -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("w") as file:
-        json.dump(identity, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -22,6 +22,7 @@ from crc32c import crc32c
 from tidelog.cluster.checkpoints import Checkpoints
 from tidelog.cluster.chunks import Chunks
 from tidelog.cluster.tidying import Tidying
+from tidelog.cluster.wholeness import check_whole
 from tidelog.cluster.written import (
     decode_snapshot,
     encode_snapshot,
@@ -45,6 +46,7 @@ from tidelog.records import (
     internal_payload,
 )
 from tidelog.storage import (
+    NOTHING_PROMISED,
     BatchCache,
     CheckpointFile,
     DamagedLog,
@@ -157,8 +159,15 @@ class Replica:
         machines: Callable[[], Sequence[Machine]],
         cache: BatchCache | None,
         clock: Callable[[], int],
+        known: bool | None = None,
     ) -> "Replica":
-        """Open what the directory holds, or begin there. The first step comes after `start`."""
+        """Open what the directory holds, or begin there. The first step comes after `start`.
+
+        `known` is what the host remembers of it: it may have taken part, so nothing may be missing;
+        or it never has, so there must be nothing that it promised. Raises `DamagedLog` otherwise.
+        """
+        if known:
+            check_whole(disk, directory)
         disk.make_directory(directory)
         log = Log.open(disk, f"{directory}/log", log_config, cache=cache, clock=clock)
         vote_file = VoteFile(disk, f"{directory}/vote")
@@ -170,11 +179,19 @@ class Replica:
         reached = snapshots.latest(log.dirty)
         if reached is not None:
             initial = snapshot_meta(reached).configuration
+        vote = vote_file.load()
+        if known is False and (log.dirty > NO_OFFSET or vote not in (None, NOTHING_PROMISED)):
+            log.close()
+            raise DamagedLog(
+                directory, 0, NO_OFFSET, "it was used, and this node does not know that it was"
+            )
+        if vote is None:
+            vote_file.save(NOTHING_PROMISED)
         core = Core(
             group,
             vnode,
             log,
-            hard=hard_state(vote_file.load()),
+            hard=hard_state(vote),
             initial=initial,
             snapshot=snapshot_meta(latest) if latest is not None else None,
             applied=partition.applied,

@@ -29,6 +29,7 @@ from tidelog.cluster.model import (
     MAX_PARTITIONS,
     MAX_TOTAL_PARTITIONS,
     Address,
+    Founder,
     Member,
     MemberStatus,
     PartitionState,
@@ -89,7 +90,7 @@ class _Remembered:
 class _Snapshot:
     format: int
     cluster_id: str
-    seeds: tuple[NodeId, ...]
+    seeds: tuple[Founder, ...]
     members: tuple[Member, ...]
     removed: tuple[Vnode, ...]
     topics: tuple[TopicState, ...]
@@ -111,7 +112,7 @@ class ClusterState(Catalog):
         super().__init__()
         self.cluster_id = ""  # "" until the first command
         # Founders that have not joined yet: they may still claim revision 0.
-        self.seeds: frozenset[NodeId] = frozenset()
+        self.seeds: Mapping[NodeId, str] = {}  # with their births
         self.config: Mapping[str, str] = {}  # cluster-wide settings that were changed
         self.features: Mapping[str, int] = {}
         self.needed_version = 0  # a member of an older version lacks a feature that is enabled
@@ -172,7 +173,7 @@ class ClusterState(Catalog):
             _Snapshot(
                 _FORMAT,
                 self.cluster_id,
-                tuple(sorted(self.seeds)),
+                tuple(Founder(node, self.seeds[node]) for node in sorted(self.seeds)),
                 tuple(self._members[node] for node in sorted(self._members)),
                 tuple(Vnode(*item) for item in self.removed.items()),
                 tuple(self._topics[name] for name in sorted(self._topics)),
@@ -229,6 +230,8 @@ class ClusterState(Catalog):
                 return self._add_member(command)
             case cmd.UpdateMember():
                 self._update_member(command)
+            case cmd.ReplaceMember():
+                return self._replace_member(command)
             case cmd.SetMemberStatus():
                 self._set_member_status(command)
             case cmd.RemoveMember():
@@ -254,8 +257,11 @@ class ClusterState(Catalog):
             raise ClusterError(Problem.INVALID_NAME, "a cluster needs an id")
         for node in command.seeds:
             _check_node_id(node)
+        births = command.births or ("",) * len(command.seeds)
+        if len(births) != len(command.seeds) or max(map(len, births), default=0) > MAX_VALUE:
+            raise ClusterError(Problem.INVALID_NAME, "each founder has one birth")
         self.cluster_id = command.cluster_id
-        self.seeds = frozenset(command.seeds)
+        self.seeds = dict(zip(command.seeds, births, strict=True))
 
     # --- Topics ---------------------------------------------------------------------------------
 
@@ -452,8 +458,10 @@ class ClusterState(Catalog):
             )
         _check_node_id(command.id)
         self._check_member(command)
-        revision = 0 if command.id in self.seeds else self._take_revision()
-        self.seeds -= {command.id}
+        # A founder that was emptied before it joined is another node.
+        founds = self.seeds.get(command.id) == command.birth
+        revision = 0 if founds else self._take_revision()
+        self._drop_seed(command.id)
         self._members[command.id] = Member(
             command.id,
             revision,
@@ -462,7 +470,23 @@ class ClusterState(Catalog):
             command.kafka,
             MemberStatus.ACTIVE,
             command.version,
+            command.birth,
         )
+        return revision
+
+    def _drop_seed(self, node: NodeId) -> None:
+        self.seeds = {each: birth for each, birth in self.seeds.items() if each != node}
+
+    def _replace_member(self, command: cmd.ReplaceMember) -> int:
+        member = self.member(command.id)
+        if member.revision != command.revision:
+            raise ClusterError(
+                Problem.NOT_CHANGING, f"node {command.id} has been replaced already: ask again"
+            )
+        if len(command.birth) > MAX_VALUE:
+            raise ClusterError(Problem.INVALID_NAME, "the birth of a node is too long")
+        revision = self._take_revision()
+        self._members[command.id] = replace(member, revision=revision, birth=command.birth)
         return revision
 
     def _update_member(self, command: cmd.UpdateMember) -> None:
@@ -481,6 +505,8 @@ class ClusterState(Catalog):
         check_address(command.kafka)
         if command.rack is not None and not 0 < len(command.rack) <= MAX_VALUE:
             raise ClusterError(Problem.INVALID_CONFIG, "the name of a rack is empty or too long")
+        if isinstance(command, cmd.AddMember) and len(command.birth) > MAX_VALUE:
+            raise ClusterError(Problem.INVALID_NAME, "the birth of a node is too long")
         if command.version < self.needed_version:
             raise ClusterError(
                 Problem.UNAVAILABLE,
@@ -511,7 +537,7 @@ class ClusterState(Catalog):
 
     def _remove_member(self, node: NodeId) -> None:
         if node in self.seeds:
-            self.seeds -= {node}  # a founder that never came
+            self._drop_seed(node)  # a founder that never came
             self._note_removed(node, 0)
             return
         member = self.member(node)
@@ -576,7 +602,7 @@ class ClusterState(Catalog):
                 f"it has format {loaded.format} and this release reads {_FORMAT}: upgrade this node"
             )
         self.cluster_id = loaded.cluster_id
-        self.seeds = frozenset(loaded.seeds)
+        self.seeds = {founder.id: founder.birth for founder in loaded.seeds}
         self.config = loaded.config
         self.features = loaded.features
         self.needed_version = loaded.needed_version
@@ -622,7 +648,7 @@ class ClusterState(Catalog):
         count = sum(len(topic.partitions) for topic in self._topics.values())
         assert self._contradiction(count) is None, self._contradiction(count)
         assert (+self._replica_counts).keys() <= self._members.keys(), self
-        assert not self.seeds & self._members.keys(), self
+        assert not self.seeds.keys() & self._members.keys(), self
 
     def __str__(self) -> str:
         return (

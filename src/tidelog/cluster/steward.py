@@ -6,16 +6,14 @@ again: whoever leads next finds everything in the state and goes on.
 """
 
 import asyncio
-import base64
 import logging
-import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster import commands as cmd
 from tidelog.cluster.calls import Admission, Application, Call, Handover, Peer
 from tidelog.cluster.errors import ClusterError, Problem
-from tidelog.cluster.model import CONTROLLER_GROUP, MemberStatus
+from tidelog.cluster.model import CONTROLLER_GROUP, Member, MemberStatus
 from tidelog.cluster.placement import balance_leaders, plan_reassign
 from tidelog.cluster.strictjson import write
 from tidelog.raft import events as ev
@@ -87,10 +85,14 @@ class Steward:
 
     async def found(self) -> None:
         """Make group 0 a cluster."""
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        identity = self._node.joining.identity
+        founders = [node for node in self._node.founders if str(node) in identity.births]
         await self._node.controller.propose(
             cmd.CreateCluster(
-                token=cmd.new_token(), cluster_id=cluster_id, seeds=self._node.founders
+                token=cmd.new_token(),
+                cluster_id=identity.cluster_id,
+                seeds=tuple(founders),
+                births=tuple(identity.births[str(node)] for node in founders),
             )
         )
 
@@ -99,19 +101,32 @@ class Steward:
         state, propose = self._state, self._node.controller.propose
         if not state.cluster_id:
             await self.found()
-        member = state.members.get(application.id)
-        self._check_not_removed(application)
-        if member is None:
-            await propose(
-                cmd.AddMember(
-                    token=cmd.new_token(),
-                    id=application.id,
-                    rack=application.rack,
-                    rpc=application.rpc,
-                    kafka=application.kafka,
-                    version=application.version,
-                )
+        if application.cluster_id not in ("", state.cluster_id):
+            raise ClusterError(
+                Problem.UNKNOWN_NODE,
+                f"node {application.id} belongs to cluster {application.cluster_id}, and its seeds"
+                f" lead to cluster {state.cluster_id}: correct the seeds, or give it an empty data"
+                " directory",
             )
+        member = await self._place_of(application)
+        if member is None:
+            try:
+                await propose(
+                    cmd.AddMember(
+                        token=cmd.new_token(),
+                        id=application.id,
+                        rack=application.rack,
+                        rpc=application.rpc,
+                        kafka=application.kafka,
+                        version=application.version,
+                        birth=application.birth,
+                    )
+                )
+            except ClusterError as error:
+                if error.problem is not Problem.NODE_EXISTS:
+                    raise
+                # Another request of this node was faster, or another process with its id.
+                raise ClusterError(Problem.BUSY, error.message) from error
         elif (member.rack, member.rpc, member.kafka, member.version) != (
             application.rack,
             application.rpc,
@@ -132,20 +147,64 @@ class Steward:
             # It was drained to be restarted, and here it is again.
             await self._node.controller.set_member_status(application.id, MemberStatus.ACTIVE)
         peers = tuple(Peer(each.id, each.rpc) for each in state.members.values())
-        return Admission(state.member(application.id).revision, state.version, peers)
+        revision = state.member(application.id).revision
+        return Admission(revision, state.version, peers, state.cluster_id)
+
+    async def _place_of(self, application: Application) -> Member | None:
+        """The member that a node is, under a new revision if it has to be; None: it is none yet."""
+        state = self._state
+        self._check_not_removed(application)
+        member = state.members.get(application.id)
+        if member is None:
+            return None
+        same = application.birth == member.birth
+        if not same or member.rpc != application.rpc:
+            await self._refuse_second(member, application)
+        if not same and application.revision is not None:
+            raise ClusterError(
+                Problem.UNKNOWN_NODE,
+                f"node {application.id} has been given another data directory since: empty this"
+                " one, and the node joins as a new one",
+            )
+        # One that asks again because it did not hear the answer has been given a revision already.
+        if not same or (application.lost and application.revision == member.revision):
+            log.info("node %d forgot what it promised: it gets a new revision", application.id)
+            await self._node.controller.propose(
+                cmd.ReplaceMember(
+                    token=cmd.new_token(),
+                    id=application.id,
+                    revision=member.revision,
+                    birth=application.birth,
+                )
+            )
+        return state.member(application.id)
+
+    async def _refuse_second(self, member: Member, application: Application) -> None:
+        """Raise if another process has this id, and is alive."""
+        node = self._node
+        if member.id == node.id:
+            another = application.incarnation != node.joining.incarnation
+        else:
+            another = await node.joining.is_another(member.rpc, member.id, application.incarnation)
+        if another:
+            raise ClusterError(
+                Problem.NODE_EXISTS,
+                f"node {member.id} is alive, at {member.rpc}: stop it first, or give this node"
+                " another id",
+            )
 
     def _check_not_removed(self, application: Application) -> None:
         """Keep a decommissioned node out: what its directory knows has been handed to others."""
         state, revision = self._state, application.revision
-        member = application.id in state.members or application.id in state.seeds
-        if (revision is not None and state.was_removed(application.id, revision)) or (
-            not member and (application.founder or revision is not None)
-        ):
-            seeds = " and take it out of the seeds in its file" if application.founder else ""
+        if revision is None:
+            return
+        founds = state.seeds.get(application.id) == application.birth
+        present = application.id in state.members or founds
+        if not present or state.was_removed(application.id, revision):
             raise ClusterError(
                 Problem.UNKNOWN_NODE,
                 f"node {application.id} was decommissioned from this cluster. To bring it back as"
-                f" a new member, empty its data directory{seeds}, then start it",
+                " a new member, empty its data directory, then start it",
             )
 
     async def _enable_features(self) -> None:

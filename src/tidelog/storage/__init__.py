@@ -14,12 +14,14 @@ from tidelog.storage.flushmark import OPEN_MARKS
 from tidelog.storage.handles import OpenEnds
 from tidelog.storage.log import Log, wall_ms
 from tidelog.storage.merging import MergeJob, SweepJob
+from tidelog.storage.sealed import replace_file
 from tidelog.storage.segment import SegmentPool
 from tidelog.storage.snapshots import SnapshotFiles, SnapshotInfo, SnapshotWriter
-from tidelog.storage.vote import NO_NODE, Vote, VoteFile
+from tidelog.storage.vote import NO_NODE, NOTHING_PROMISED, Vote, VoteFile
 
 __all__ = [
     "BATCH_COST",
+    "NOTHING_PROMISED",
     "NO_NODE",
     "OPEN_MARKS",
     "AbortedTransaction",
@@ -50,5 +52,6 @@ __all__ = [
     "Vote",
     "VoteFile",
     "raise_file_limit",
+    "replace_file",
     "wall_ms",
 ]
