@@ -78,7 +78,12 @@ class PretendPartition:
         self.bytes = 0
         # What becomes of a deletion: None does it, a failure refuses it, False never answers.
         self.failure: ProduceFailed | bool | None = None
-        self.replica = SimpleNamespace(log=SimpleNamespace(size=lambda: self.bytes))
+        self.replica = SimpleNamespace()
+
+    @property
+    def size(self) -> int:
+        """Bytes that the replica takes on the disk."""
+        return self.bytes
 
     def delete_before(self, offset: int, done: Callable[[int | ProduceFailed], None]) -> None:
         """Do it, refuse it, or keep silent."""

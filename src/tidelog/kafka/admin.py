@@ -6,12 +6,10 @@ own code and sentence; a refusal of one says nothing of the others.
 
 import asyncio
 import contextlib
-import itertools
-from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -22,14 +20,15 @@ from tidelog.kafka.codec import Malformed
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused, code_of
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
+from tidelog.kafka.turns import TURN, Turns
 
 # Things of one request that are worked on at the same time. Each waits for a majority once, so that
 # this many share a flush, and one request does not keep everybody else from the controller.
 MAX_PARALLEL: Final = 32
 # Topics, partitions or resources that one request may name: half of what a cluster can have.
 MAX_NAMED: Final = 100_000
-# Things that are worked on before others get a turn on the loop, if none of them has to wait.
-TURN: Final = 64
+# Partitions that are only put on a list cost a tenth of others.
+_CHEAP: Final = 10
 # Characters of a sentence to a client; names in it are the client's, and may be long.
 MAX_MESSAGE: Final = 1000
 # For requests that bring no timeout.
@@ -39,6 +38,8 @@ MAX_TIMEOUT: Final = timedelta(minutes=5)
 # How long a node may be behind the controller before a topic that it does not know does not exist.
 # Nodes hear of changes with the next heartbeat, 50 ms later by default.
 CATCH_UP_S: Final = 0.5
+# Topics that are waited for. It is looked for all of them again with every change.
+MAX_CAUGHT_UP: Final = 1000
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -103,16 +104,20 @@ async def for_each(
     work: Callable[[Item], Awaitable[Answer]],
     *,
     parallel: int = MAX_PARALLEL,
+    cost: int = 1,
 ) -> list[Answer]:
-    """Work on all items, a bounded number at a time; the answers come in the order of the items."""
+    """Work on all items, a bounded number at a time; the answers come in the order of the items.
+
+    `cost` is how much work one of them is, as `Turns` count it, if it does not have to wait.
+    """
     answers: dict[int, Answer] = {}
     waiting = iter(enumerate(items))
+    turns = Turns()
 
     async def worker() -> None:
         for position, item in waiting:
             answers[position] = await work(item)
-            if position % TURN == 0:
-                await asyncio.sleep(0)
+            await turns.done(cost)
 
     async with asyncio.TaskGroup() as workers:
         for _ in range(min(len(items), parallel)):
@@ -120,26 +125,68 @@ async def for_each(
     return [answers[position] for position in range(len(items))]
 
 
-def bounded(named: Iterable[Item]) -> list[Item]:
+def bounded(named: Sequence[Item]) -> Sequence[Item]:
     """Return what a request names; raises `Malformed` if that is more than a request may."""
-    items = list(itertools.islice(named, MAX_NAMED + 1))
-    if len(items) > MAX_NAMED:
-        raise Malformed(f"more than {MAX_NAMED} topics, partitions or resources in one request")
-    return items
+    if len(named) > MAX_NAMED:
+        raise _too_many()
+    return named
 
 
-def by_topic(parts: Iterable[tuple[str, Item]]) -> Iterator[tuple[str, tuple[Item, ...]]]:
+async def bounded_parts(
+    topics: Iterable[Any], name: str = "name", parts: str = "partitions"
+) -> list[tuple[str, Any]]:
+    """Return the partitions that a request names, each with its topic; raises `Malformed`."""
+    turns = Turns()
+    found: list[tuple[str, Any]] = []
+    for topic in topics:
+        named = getattr(topic, parts)
+        if len(found) + len(named) > MAX_NAMED:
+            raise _too_many()
+        topic_name = getattr(topic, name)
+        found += [(topic_name, part) for part in named]
+        await turns.done(1 + len(named) // _CHEAP)
+    return found
+
+
+def _too_many() -> Malformed:
+    return Malformed(f"more than {MAX_NAMED} topics, partitions or resources in one request")
+
+
+async def once(items: Iterable[Item], key: Callable[[Item], Key]) -> tuple[list[Item], set[Key]]:
+    """Return the last of the items of each key, and the keys that more than one has."""
+    turns = Turns()
+    found: dict[Key, Item] = {}
+    twice: set[Key] = set()
+    for item in items:
+        its = key(item)
+        if its in found:
+            twice.add(its)
+        found[its] = item
+        await turns.done()
+    return list(found.values()), twice
+
+
+async def by_topic(
+    parts: Sequence[tuple[str, Item]], answer: Callable[[str, tuple[Item, ...]], Answer]
+) -> tuple[Answer, ...]:
     """Group the answers for partitions by their topics again, in the order of the topics."""
+    turns = Turns()
     topics: dict[str, list[Item]] = {}
-    for name, part in parts:
-        topics.setdefault(name, []).append(part)
-    for name, found in topics.items():
-        yield name, tuple(found)
+    for start in range(0, len(parts), TURN):
+        for name, part in parts[start : start + TURN]:
+            topics.setdefault(name, []).append(part)
+        await turns.done(TURN // _CHEAP)
+    return await turns.map(lambda found: answer(found[0], tuple(found[1])), topics.items())
 
 
-def named_twice(keys: Iterable[Key]) -> frozenset[Key]:
-    """Return what a request names more than once, so that nobody can tell which it means."""
-    return frozenset(key for key, count in Counter(keys).items() if count > 1)
+async def distinct(keys: Sequence[Key]) -> list[Key]:
+    """Return each of the keys once."""
+    turns = Turns()
+    found: dict[Key, None] = {}
+    for start in range(0, len(keys), TURN):
+        found.update(dict.fromkeys(keys[start : start + TURN]))
+        await turns.done(TURN // _CHEAP)
+    return list(found)
 
 
 async def catch_up(context: Context, names: Iterable[str]) -> None:
@@ -150,11 +197,13 @@ async def catch_up(context: Context, names: Iterable[str]) -> None:
     does not lead group 0 may be a heartbeat behind.
     """
     node = context.node
-    unknown = {name for name in names if name not in node.state.topics}
+    unknown = await Turns().each(name for name in names if name not in node.state.topics)
     if unknown and node.leaders.get(CONTROLLER_GROUP) != node.id:
         with contextlib.suppress(ClusterError):
             await wait_for(
-                node.state.on_change, lambda: unknown <= node.state.topics.keys(), CATCH_UP_S
+                node.state.on_change,
+                lambda: all(name in node.state.topics for name in unknown[:MAX_CAUGHT_UP]),
+                CATCH_UP_S,
             )
 
 

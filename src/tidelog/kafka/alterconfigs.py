@@ -4,6 +4,7 @@ AlterConfigs says all that shall be set from now on, and takes back what it does
 IncrementalAlterConfigs says what shall change.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final
@@ -20,16 +21,19 @@ from tidelog.kafka.admin import (
     bounded,
     catch_up,
     for_each,
-    named_twice,
+    once,
     tried,
 )
 from tidelog.kafka.codec import Answers
-from tidelog.kafka.describeconfigs import Resource, topics_of, unknown_resource
+from tidelog.kafka.describeconfigs import RESOURCE_COST, Resource, topics_of, unknown_resource
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused
 from tidelog.kafka.versions import NO_THROTTLE
 
 Changes = dict[str, str | None]
+
+# Of one resource: several times as many as there are.
+MAX_SETTINGS: Final = 200
 
 _TWICE: Final = Outcome(
     ErrorCode.invalid_request, "the request names this resource twice: name it once"
@@ -58,7 +62,7 @@ async def _alter(
 ) -> Any:
     answers = Answers.to(request)
     deadline = Deadline(DEFAULT_TIMEOUT)
-    twice = named_twice(map(_key, request.resources))
+    resources, twice = await once(bounded(request.resources), _key)
     await catch_up(context, topics_of(request))
 
     async def work(resource: Any) -> Any:
@@ -75,9 +79,10 @@ async def _alter(
             resource_name=resource.resource_name,
         )
 
-    once = {_key(resource): resource for resource in bounded(request.resources)}
     return answers(
-        name, throttle_time=NO_THROTTLE, responses=tuple(await for_each(list(once.values()), work))
+        name,
+        throttle_time=NO_THROTTLE,
+        responses=tuple(await for_each(resources, work, cost=RESOURCE_COST)),
     )
 
 
@@ -92,6 +97,11 @@ async def _apply(
     validate_only: bool,
     deadline: Deadline,
 ) -> None:
+    if len(resource.configs) > MAX_SETTINGS:
+        raise Refused(
+            ErrorCode.invalid_request,
+            f"{len(resource.configs)} settings for one resource: at most {MAX_SETTINGS} at a time",
+        )
     if _takes_back_nothing(resource):
         return
     _check(resource)
@@ -143,7 +153,8 @@ def _check(resource: Any) -> None:
             pass
         case _:
             raise unknown_resource(resource)
-    twice = named_twice(each.name for each in resource.configs)
+    names = Counter(each.name for each in resource.configs)
+    twice = [name for name, count in names.items() if count > 1]
     if twice:
         raise Refused(
             ErrorCode.invalid_request, f"{', '.join(sorted(twice))}: name each setting once"

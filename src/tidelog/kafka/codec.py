@@ -20,7 +20,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from tidelog.kafka.reading import Cursor, Malformed, decode, skip_tags
+from tidelog.kafka.reading import Cursor, Malformed, decode, reader_of, skip_tags
 
 __all__ = [
     "API_VERSIONS",
@@ -120,6 +120,13 @@ def _end_of_tags(body: Buffer, position: int) -> int:
 def decode_request(api_key: int, version: int, body: Buffer, position: int = 0) -> Any:
     """Read a request's body as an instance of `kio`'s class; raises `Malformed`."""
     return decode(_request_class(api_key, version), bytes(body[position:]))
+
+
+def decode_counted(api_key: int, version: int, body: Buffer, position: int = 0) -> tuple[Any, int]:
+    """Do the same, and tell how many elements its arrays have together."""
+    cursor = Cursor(bytes(body[position:]))
+    request = reader_of(_request_class(api_key, version))(cursor)
+    return request, cursor.elements
 
 
 @cache

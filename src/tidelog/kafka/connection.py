@@ -27,7 +27,8 @@ import numpy as np
 
 from tidelog.kafka import codec
 from tidelog.kafka.codec import API_VERSIONS, Buffer, Malformed
-from tidelog.kafka.dispatch import Api, Deferred, Disconnect
+from tidelog.kafka.dispatch import Api, Context, Deferred, Disconnect
+from tidelog.kafka.large import LIGHT_BYTES
 from tidelog.kafka.versions import unsupported_version
 
 if TYPE_CHECKING:
@@ -259,10 +260,11 @@ class Connection(asyncio.BufferedProtocol):
             context = self._server.context(self.id, self._host, header.client_id)
             if api.raw is not None:
                 work: Any = api.raw(context, version, body[header.size :])
-            else:
+            elif len(body) <= LIGHT_BYTES:
                 request = codec.decode_request(api.key, version, body, header.size)
-                assert api.handler is not None
-                work = api.handler(context, request)
+                work = self._answer(api, context, request)
+            else:
+                work = self._server.large.answer(api, version, body, header.size, context)
         except Malformed as error:
             self._server.give(len(body))
             self._refuse(f"a malformed {api.name} request (version {version}): {error}")
@@ -324,6 +326,10 @@ class Connection(asyncio.BufferedProtocol):
         self._barrier = True
         self._inflight.append(slot)
 
+    async def _answer(self, api: Api, context: Context, request: Any) -> list[Buffer]:
+        assert api.handler is not None
+        return await self._server.large.encoded(await api.handler(context, request))
+
     def _finished(self, slot: Slot, future: "asyncio.Future[Any]") -> None:
         slot.work = None
         slot.done = True
@@ -337,11 +343,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._fail(slot.api, error)
         elif self._transport is not None:
-            try:
-                answer = future.result()
-                slot.answer = answer if slot.api.raw is not None else [codec.encode(answer)]
-            except Exception as failure:  # noqa: BLE001  # an answer that cannot be written
-                self._fail(slot.api, failure)
+            slot.answer = future.result()
         self._pump()
 
     def _send(self) -> None:

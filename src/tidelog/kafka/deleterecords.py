@@ -6,7 +6,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from tidelog.cluster.partition import Partition, ProduceFailed
-from tidelog.kafka.admin import Deadline, bounded, by_topic, for_each, refuse_internal, tried
+from tidelog.kafka.admin import Deadline, bounded_parts, by_topic, for_each, refuse_internal, tried
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused, leader_for
@@ -27,7 +27,7 @@ _FAILURES: Final = {
 async def handle_delete_records(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
     deadline = Deadline(request.timeout)
-    asked = bounded((topic.name, part) for topic in request.topics for part in topic.partitions)
+    asked = await bounded_parts(request.topics)
 
     async def work(item: tuple[str, Any]) -> tuple[str, Any]:
         name, part = item
@@ -42,9 +42,11 @@ async def handle_delete_records(context: Context, request: Any) -> Any:
     return answers(
         "DeleteRecordsResponse",
         throttle_time=NO_THROTTLE,
-        topics=tuple(
-            answers("DeleteRecordsTopicResult", name=name, partitions=partitions)
-            for name, partitions in by_topic(await for_each(asked, work))
+        topics=await by_topic(
+            await for_each(asked, work),
+            lambda name, partitions: answers(
+                "DeleteRecordsTopicResult", name=name, partitions=partitions
+            ),
         ),
     )
 

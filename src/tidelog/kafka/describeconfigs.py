@@ -16,7 +16,7 @@ from tidelog.cluster.configs import Described, Source, describe_cluster, describ
 from tidelog.cluster.errors import ClusterError
 from tidelog.cluster.model import check_topic_name
 from tidelog.cluster.options import OptionType
-from tidelog.kafka.admin import DONE, Outcome, bounded, catch_up, for_each
+from tidelog.kafka.admin import DONE, Outcome, bounded, catch_up, for_each, once
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused
@@ -33,6 +33,8 @@ class Resource(IntEnum):
     GROUP = 32
 
 
+# What one resource costs with all its settings, as `Turns` count it.
+RESOURCE_COST: Final = 50
 # Where a value comes from, in Kafka's numbers.
 SOURCES: Final = {Source.TOPIC: 1, Source.CLUSTER: 3, Source.DEFAULT: 5}
 _STATIC: Final = 4
@@ -61,7 +63,9 @@ class Setting:
 
 async def handle_describe_configs(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
-    once = {(each.resource_type, each.resource_name): each for each in bounded(request.resources)}
+    resources, _ = await once(
+        bounded(request.resources), lambda each: (each.resource_type, each.resource_name)
+    )
     await catch_up(context, topics_of(request))
 
     async def work(resource: Any) -> Any:
@@ -70,7 +74,7 @@ async def handle_describe_configs(context: Context, request: Any) -> Any:
     return answers(
         "DescribeConfigsResponse",
         throttle_time=NO_THROTTLE,
-        results=tuple(await for_each(list(once.values()), work)),
+        results=tuple(await for_each(resources, work, cost=RESOURCE_COST)),
     )
 
 

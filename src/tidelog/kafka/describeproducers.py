@@ -10,9 +10,10 @@ from kio.schema.errors import ErrorCode
 from tidelog.cluster.errors import ClusterError
 from tidelog.cluster.model import check_topic_name
 from tidelog.cluster.partition import Partition
-from tidelog.kafka.admin import DONE, Outcome, bounded, by_topic
+from tidelog.kafka.admin import DONE, Outcome, bounded_parts, by_topic, distinct
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context
+from tidelog.kafka.turns import Turns
 from tidelog.kafka.versions import NO_THROTTLE
 from tidelog.machines import Producers
 from tidelog.machines.producers import Producer
@@ -25,10 +26,11 @@ _NONE: Final = -1
 
 async def handle_describe_producers(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
-    asked = ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
+    asked = await bounded_parts(request.topics, parts="partition_indexes")
     left = MAX_DESCRIBED
+    turns = Turns()
     parts: list[tuple[str, Any]] = []
-    for name, index in dict.fromkeys(bounded(asked)):
+    for name, index in await distinct(asked):
         partition = context.node.partition(name, index)
         producers = None if partition is None else _producers(partition)
         count = 0 if producers is None else len(producers)
@@ -42,18 +44,18 @@ async def handle_describe_producers(context: Context, request: Any) -> Any:
             partition_index=index,
             error_code=outcome.code,
             error_message=outcome.message,
-            active_producers=tuple(
-                _producer(answers, producer_id, producer)
-                for producer_id, producer in (producers or ())
+            active_producers=await turns.map(
+                lambda each: _producer(answers, *each), tuple(producers or ())
             ),
         )
         parts.append((name, part))
+        await turns.done()
     return answers(
         "DescribeProducersResponse",
         throttle_time=NO_THROTTLE,
-        topics=tuple(
-            answers("TopicResponse", name=name, partitions=partitions)
-            for name, partitions in by_topic(parts)
+        topics=await by_topic(
+            parts,
+            lambda name, partitions: answers("TopicResponse", name=name, partitions=partitions),
         ),
     )
 

@@ -4,16 +4,17 @@ Raft elects nobody who lacks what was acknowledged, so the election that Kafka c
 not exist: it is answered as Kafka answers where it finds nobody to elect.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tidelog.cluster.errors import ClusterError, Problem
-from tidelog.kafka.admin import Deadline, bounded, by_topic, for_each, tried
+from tidelog.kafka.admin import Deadline, bounded_parts, by_topic, distinct, for_each, tried
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused
+from tidelog.kafka.turns import Turns
 from tidelog.kafka.versions import NO_THROTTLE
 
 PREFERRED: Final = 0
@@ -30,7 +31,7 @@ async def handle_elect_leaders(context: Context, request: Any) -> Any:
     deadline = Deadline(request.timeout)
     kind = getattr(request, "election_type", PREFERRED)
     if kind not in {PREFERRED, UNCLEAN}:
-        return _answer(answers, ErrorCode.invalid_request, ())
+        return await _answer(answers, ErrorCode.invalid_request, ())
     everywhere = request.topic_partitions is None
 
     async def work(place: tuple[str, int]) -> tuple[str, Any]:
@@ -43,30 +44,32 @@ async def handle_elect_leaders(context: Context, request: Any) -> Any:
             error_message=outcome.message,
         )
 
-    results = await for_each(_places(context, request), work)
+    results = await for_each(await _places(context, request), work)
     if everywhere:
         # Who asks for all is only told of those where there was something to do.
         results = [each for each in results if each[1].error_code != ErrorCode.election_not_needed]
-    return _answer(answers, ErrorCode.none, results)
+    return await _answer(answers, ErrorCode.none, results)
 
 
-def _places(context: Context, request: Any) -> list[tuple[str, int]]:
+async def _places(context: Context, request: Any) -> list[tuple[str, int]]:
     if request.topic_partitions is None:
-        return [(topic.name, each.index) for topic, each in context.node.state.partitions()]
-    asked = (
-        (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
-    )
-    return list(dict.fromkeys(bounded(asked)))
+        # As they are now: topics may come and go while this request takes turns.
+        topics = sorted(context.node.state.topics.items())
+        everywhere = ((name, each.index) for name, topic in topics for each in topic.partitions)
+        return await Turns().each(everywhere)
+    return await distinct(await bounded_parts(request.topic_partitions, name="topic"))
 
 
-def _answer(answers: Answers, error: ErrorCode, results: Iterable[tuple[str, Any]]) -> Any:
+async def _answer(answers: Answers, error: ErrorCode, results: Sequence[tuple[str, Any]]) -> Any:
     return answers(
         "ElectLeadersResponse",
         throttle_time=NO_THROTTLE,
         error_code=error,
-        replica_election_results=tuple(
-            answers("ReplicaElectionResult", topic=name, partition_result=partitions)
-            for name, partitions in by_topic(results)
+        replica_election_results=await by_topic(
+            results,
+            lambda name, partitions: answers(
+                "ReplicaElectionResult", topic=name, partition_result=partitions
+            ),
         ),
     )
 

@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import leader_for
+from tidelog.kafka.turns import Turns
 from tidelog.kafka.versions import NO_THROTTLE
 
 MIN_VERSION: Final = 2
@@ -16,19 +17,21 @@ _UNDEFINED: Final = (-1, -1)
 
 async def handle_offset_for_leader_epoch(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
+    turns = Turns()
+
+    async def answer(topic: Any) -> Any:
+        return answers(
+            "OffsetForLeaderTopicResult",
+            topic=topic.topic,
+            partitions=await turns.map(
+                lambda each: _partition(context, answers, topic.topic, each), topic.partitions
+            ),
+        )
+
     return answers(
         "OffsetForLeaderEpochResponse",
         throttle_time=NO_THROTTLE,
-        topics=tuple(
-            answers(
-                "OffsetForLeaderTopicResult",
-                topic=topic.topic,
-                partitions=tuple(
-                    _partition(context, answers, topic.topic, each) for each in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        ),
+        topics=await turns.wait(answer, request.topics),
     )
 
 

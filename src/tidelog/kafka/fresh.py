@@ -16,6 +16,7 @@ from tidelog.cluster.model import TopicState
 from tidelog.kafka.admin import catch_up
 from tidelog.kafka.creation import LEADERS_TIMEOUT, led
 from tidelog.kafka.dispatch import Context
+from tidelog.kafka.turns import TURN, Turns
 from tidelog.raft.types import GroupId
 
 # Names that were not found, and for how long that is remembered: as long as a client that needs a
@@ -39,7 +40,8 @@ class Fresh:
         while self._missed and next(iter(self._missed.values())) < now - MISSED_S:
             self._missed.popitem(last=False)
         topics = context.node.state.topics
-        unknown = [each for each in names if each not in topics and each not in self._missed]
+        absent = (each for each in names if each not in topics and each not in self._missed)
+        unknown = await Turns().each(absent)
         for name in unknown[:MAX_MISSED]:
             self._missed[name] = now
         await catch_up(context, unknown)
@@ -52,7 +54,9 @@ class Fresh:
         has_led = context.node.leaders.has_led
         waiting: list[TopicState] = []
         last = 0.0
+        turns = Turns()
         for topic in topics:
+            await turns.done(1 + len(topic.partitions) // TURN)
             new = [each.group for each in topic.partitions if not has_led(each.group)]
             asked = [self._leaderless.setdefault(group, now) for group in new]
             if asked and max(asked) > now - LEADERS_TIMEOUT:

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused, leader_for
+from tidelog.kafka.turns import Turns
 from tidelog.kafka.versions import NO_THROTTLE
 
 if TYPE_CHECKING:
@@ -49,20 +50,22 @@ NOTHING: Final = Found(-1, -1, -1)
 
 async def handle_list_offsets(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
+    turns = Turns()
+
+    async def answer(topic: Any) -> Any:
+        return answers(
+            "ListOffsetsTopicResponse",
+            name=topic.name,
+            partitions=await turns.map(
+                lambda each: _partition(context, answers, request, topic.name, each),
+                topic.partitions,
+            ),
+        )
+
     return answers(
         "ListOffsetsResponse",
         throttle_time=NO_THROTTLE,
-        topics=tuple(
-            answers(
-                "ListOffsetsTopicResponse",
-                name=topic.name,
-                partitions=tuple(
-                    _partition(context, answers, request, topic.name, each)
-                    for each in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        ),
+        topics=await turns.wait(answer, request.topics),
     )
 
 

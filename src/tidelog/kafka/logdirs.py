@@ -2,15 +2,15 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tidelog.cluster.partition import Partition
-from tidelog.kafka.admin import bounded, by_topic
+from tidelog.kafka.admin import bounded_parts, by_topic, distinct
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context
+from tidelog.kafka.turns import Turns
 from tidelog.kafka.versions import NO_THROTTLE
 
 # Kafka's "I do not know".
@@ -20,12 +20,10 @@ _UNKNOWN: Final = -1
 async def handle_describe_log_dirs(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
     # Sizes first: while the disk is asked, partitions may come and go.
-    topics = tuple(
-        answers("DescribeLogDirsTopic", name=name, partitions=partitions)
-        for name, partitions in by_topic(
-            (partition.topic, _partition(answers, partition))
-            for partition in _hosted(context, request)
-        )
+    hosted = await _hosted(context, request)
+    topics = await by_topic(
+        await Turns().map(lambda each: (each.topic, _partition(answers, each)), hosted),
+        lambda name, partitions: answers("DescribeLogDirsTopic", name=name, partitions=partitions),
     )
     directory = context.node.config.data
     error, total, free = ErrorCode.none, _UNKNOWN, _UNKNOWN
@@ -52,16 +50,13 @@ async def handle_describe_log_dirs(context: Context, request: Any) -> Any:
     )
 
 
-def _hosted(context: Context, request: Any) -> Iterator[Partition]:
+async def _hosted(context: Context, request: Any) -> list[Partition]:
     """Return the replicas on this node that a request is about, in order."""
     if request.topics is None:
-        yield from sorted(context.node.partitions(), key=lambda each: (each.topic, each.index))
-        return
-    asked = ((topic.topic, index) for topic in request.topics for index in topic.partitions)
-    for name, index in dict.fromkeys(bounded(asked)):
-        partition = context.node.partition(name, index)
-        if partition is not None:
-            yield partition
+        return sorted(context.node.partitions(), key=lambda each: (each.topic, each.index))
+    asked = await distinct(await bounded_parts(request.topics, name="topic"))
+    found = await Turns().map(lambda place: context.node.partition(*place), asked)
+    return [partition for partition in found if partition is not None]
 
 
 def _partition(answers: Answers, partition: Partition) -> Any:

@@ -10,11 +10,13 @@ from tidelog.cluster.configs import ClusterConfig
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import PartitionState, TopicState, check_topic_name
 from tidelog.kafka import view
+from tidelog.kafka.admin import bounded
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.creation import ensure_topic
 from tidelog.kafka.dispatch import Context, Disconnect
 from tidelog.kafka.errors import code_of
 from tidelog.kafka.fresh import Fresh
+from tidelog.kafka.turns import Turns
 from tidelog.kafka.versions import NO_THROTTLE
 
 # Topics that one request may bring into being; the client asks again for the others.
@@ -38,18 +40,19 @@ class MetadataHandlers:
         wanted = await _wanted(context, request)
         there = [topic for topic in wanted if isinstance(topic, TopicState)]
         await self._fresh.led(context, there)
-        return _metadata(context, request, wanted)
+        return await _metadata(context, request, wanted)
 
     async def describe_topic_partitions(self, context: Context, request: Any) -> Any:
         """Describe topics page by page: the cursor of an answer is where the next one goes on."""
-        await self._fresh.known(context, [topic.name for topic in request.topics])
-        return _describe(context, request)
+        await self._fresh.known(context, [topic.name for topic in bounded(request.topics)])
+        return await _describe(context, request)
 
 
-def _metadata(context: Context, request: Any, wanted: "list[TopicState | Missing]") -> Any:
+async def _metadata(context: Context, request: Any, wanted: "list[TopicState | Missing]") -> Any:
     answers = Answers.to(request)
+    turns = Turns()
     _check_knows(context, request, wanted)
-    topics = [_topic(context, answers, request, topic) for topic in wanted]
+    topics = await turns.wait(lambda topic: _topic(context, answers, request, topic, turns), wanted)
     return answers(
         "MetadataResponse",
         throttle_time=NO_THROTTLE,
@@ -65,7 +68,7 @@ def _metadata(context: Context, request: Any, wanted: "list[TopicState | Missing
         ),
         cluster_id=context.node.state.cluster_id,
         controller_id=view.controller_id(context),
-        topics=tuple(topics),
+        topics=topics,
         cluster_authorized_operations=(
             view.CLUSTER_OPERATIONS
             if getattr(request, "include_cluster_authorized_operations", False)
@@ -114,7 +117,9 @@ async def _wanted(context: Context, request: Any) -> list[TopicState | Missing]:
     found: list[TopicState | Missing] = []
     seen: set[str | UUID] = set()
     created = 0
+    turns = Turns()
     for each in asked:
+        await turns.done()
         # An id counts before a name: Java's clients send an empty name with it, others null.
         topic_id: UUID | None = getattr(each, "topic_id", None)
         key = topic_id or each.name
@@ -155,7 +160,9 @@ def _may_create(context: Context, request: Any) -> bool:
     return allowed and ClusterConfig.from_strings(context.node.state.config).auto_create_topics
 
 
-def _topic(context: Context, answers: Answers, request: Any, topic: TopicState | Missing) -> Any:
+async def _topic(
+    context: Context, answers: Answers, request: Any, topic: TopicState | Missing, turns: Turns
+) -> Any:
     missing = isinstance(topic, Missing)
     return answers(
         "MetadataResponseTopic",
@@ -165,7 +172,9 @@ def _topic(context: Context, answers: Answers, request: Any, topic: TopicState |
         is_internal=False if isinstance(topic, Missing) else topic.internal,
         partitions=()
         if isinstance(topic, Missing)
-        else tuple(_partition(context, answers, topic, each) for each in topic.partitions),
+        else await turns.map(
+            lambda each: _partition(context, answers, topic, each), topic.partitions
+        ),
         topic_authorized_operations=(
             view.TOPIC_OPERATIONS
             if not missing and getattr(request, "include_topic_authorized_operations", False)
@@ -193,8 +202,9 @@ def _partition(
 # --- DescribeTopicPartitions ----------------------------------------------------------------------
 
 
-def _describe(context: Context, request: Any) -> Any:
+async def _describe(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
+    turns = Turns()
     left = max(1, min(request.response_partition_limit, MAX_DESCRIBED))
     topics: list[Any] = []
     cursor = None
@@ -204,7 +214,8 @@ def _describe(context: Context, request: Any) -> Any:
             cursor = answers("Cursor", topic_name=name, partition_index=first)
             break
         chosen = () if topic is None else topic.partitions[first : first + left]
-        topics.append(_described(context, answers, name, topic, chosen))
+        topics.append(await _described(context, answers, name, topic, chosen, turns))
+        await turns.done()
         left -= len(chosen)
         if topic is not None and first + len(chosen) < len(topic.partitions):
             cursor = answers("Cursor", topic_name=name, partition_index=first + len(chosen))
@@ -228,12 +239,13 @@ def _places(context: Context, request: Any) -> Iterator[tuple[str, int]]:
             yield name, max(0, cursor.partition_index)
 
 
-def _described(
+async def _described(
     context: Context,
     answers: Answers,
     name: str,
     topic: TopicState | None,
     partitions: tuple[PartitionState, ...],
+    turns: Turns,
 ) -> Any:
     if topic is None:
         return answers(
@@ -249,8 +261,8 @@ def _described(
         name=name,
         topic_id=topic.id,
         is_internal=topic.internal,
-        partitions=tuple(
-            _described_partition(context, answers, topic, each) for each in partitions
+        partitions=await turns.map(
+            lambda each: _described_partition(context, answers, topic, each), partitions
         ),
         topic_authorized_operations=view.TOPIC_OPERATIONS,
     )

@@ -19,6 +19,9 @@ INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 _VARINT_BYTES: Final = 5
 NO_TAGS: Final = b"\x00"
+# Of one structure. No client sends more than a few; Kafka's bound of 10,000 would add up, since
+# these are passed over one by one for each partition.
+MAX_TAGS: Final = 100
 
 
 def read_varint(body: memoryview, position: int) -> tuple[int, int]:
@@ -99,6 +102,8 @@ def skip_tags(body: memoryview, position: int) -> int:
     if body[position] == 0:  # hardly anybody sends any
         return position + 1
     count, position = read_varint(body, position)
+    if count > MAX_TAGS:
+        raise Malformed(f"{count} tagged fields, more than {MAX_TAGS}")
     for _ in range(count):
         _, position = read_varint(body, position)
         size, position = read_varint(body, position)

@@ -22,9 +22,11 @@ from functools import cache
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
-# Three bytes an element is the least that a useful request needs; a group of ten thousand members
-# with a hundred partitions each stays below.
-MAX_ELEMENTS: Final = 2_000_000
+# Kafka's bound for one array, and here for all arrays of a request together: a group of ten
+# thousand members with a hundred partitions each.
+MAX_ELEMENTS: Final = 1_000_000
+# Kafka's bound for the tagged fields of one structure.
+MAX_TAGS: Final = 10_000
 
 _VARINT_BYTES: Final = 5
 _NO_UUID: Final = bytes(16)
@@ -45,6 +47,11 @@ class Cursor:
         self.end = len(data)
         # Elements that the arrays of this message may still have.
         self.budget = MAX_ELEMENTS
+
+    @property
+    def elements(self) -> int:
+        """How many elements were read so far."""
+        return MAX_ELEMENTS - self.budget
 
     def take(self, count: int) -> bytes:
         start = self.position
@@ -94,9 +101,21 @@ def decode(message_class: type, data: bytes, position: int = 0) -> Any:
 
 def skip_tags(cursor: Cursor) -> None:
     """Pass over a list of tagged fields that nobody here knows."""
-    for _ in range(cursor.varint()):
+    for _ in range(_count_of_tags(cursor)):
         cursor.varint()
         cursor.skip(cursor.varint())
+
+
+def _count_of_tags(cursor: Cursor) -> int:
+    """Read how many tagged fields there are; they count as elements, so many structures may not
+    have many each."""
+    count = cursor.varint()
+    if count > MAX_TAGS:
+        raise Malformed(f"{count} tagged fields, more than {MAX_TAGS}")
+    cursor.budget -= count
+    if cursor.budget < 0:
+        raise Malformed(f"more than {MAX_ELEMENTS} elements")
+    return count
 
 
 @cache
@@ -273,7 +292,7 @@ def _entity(message_class: type) -> Shape:
 def _read_tags(
     cursor: Cursor, known: dict[int, tuple[str, Reader]], values: dict[str, Any]
 ) -> None:
-    for _ in range(cursor.varint()):
+    for _ in range(_count_of_tags(cursor)):
         tag, size = cursor.varint(), cursor.varint()
         end = cursor.position + size
         if end > cursor.end:

@@ -5,11 +5,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tidelog.cluster.model import PartitionState, TopicState
-from tidelog.kafka.admin import Deadline, bounded, by_topic, for_each, tried
+from tidelog.cluster.model import MAX_MEMBERS, PartitionState, TopicState
+from tidelog.kafka.admin import Deadline, bounded_parts, by_topic, distinct, for_each, tried
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused
+from tidelog.kafka.turns import Turns
 from tidelog.kafka.versions import NO_THROTTLE
 from tidelog.raft.types import NodeId
 
@@ -20,7 +21,7 @@ async def handle_alter_partition_reassignments(context: Context, request: Any) -
     answers = Answers.to(request)
     deadline = Deadline(request.timeout)
     may_resize = getattr(request, "allow_replication_factor_change", True)
-    asked = bounded((topic.name, part) for topic in request.topics for part in topic.partitions)
+    asked = await bounded_parts(request.topics)
 
     async def work(item: tuple[str, Any]) -> tuple[str, Any]:
         name, part = item
@@ -38,9 +39,11 @@ async def handle_alter_partition_reassignments(context: Context, request: Any) -
         allow_replication_factor_change=may_resize,
         error_code=ErrorCode.none,
         error_message=None,
-        responses=tuple(
-            answers("ReassignableTopicResponse", name=name, partitions=partitions)
-            for name, partitions in by_topic(await for_each(asked, work))
+        responses=await by_topic(
+            await for_each(asked, work),
+            lambda name, partitions: answers(
+                "ReassignableTopicResponse", name=name, partitions=partitions
+            ),
         ),
     )
 
@@ -61,6 +64,12 @@ async def _reassign(
             f"{name}/{index} has {before} replicas, and the request allows no other number than"
             f" that: not {len(part.replicas)}",
         )
+    if len(part.replicas) > MAX_MEMBERS:
+        raise Refused(
+            ErrorCode.invalid_replica_assignment,
+            f"{len(part.replicas)} replicas for {name}/{index}: a cluster has at most"
+            f" {MAX_MEMBERS} nodes",
+        )
     replicas = [NodeId(each) for each in part.replicas]
     await node.controller.reassign(name, index, replicas, timeout=deadline.left())
 
@@ -70,32 +79,43 @@ async def _reassign(
 
 async def handle_list_partition_reassignments(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
+    turns = Turns()
     moving = [
-        (topic.name, _ongoing(answers, partition))
-        for topic, partition in _wanted(context, request.topics)
+        (topic.name, partition)
+        for topic, partition in await turns.each(await _wanted(context, request.topics))
         if partition.moves
     ]
+    told = await turns.map(lambda each: (each[0], _ongoing(answers, each[1])), moving)
     return answers(
         "ListPartitionReassignmentsResponse",
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         error_message=None,
-        topics=tuple(
-            answers("OngoingTopicReassignment", name=name, partitions=partitions)
-            for name, partitions in by_topic(moving)
+        topics=await by_topic(
+            told,
+            lambda name, partitions: answers(
+                "OngoingTopicReassignment", name=name, partitions=partitions
+            ),
         ),
     )
 
 
-def _wanted(
+async def _wanted(
     context: Context, asked: Iterable[Any] | None
 ) -> Iterator[tuple[TopicState, PartitionState]]:
     """Return the partitions that a request is about; those that do not exist are not moving."""
     if asked is None:
-        yield from context.node.state.partitions()
-        return
-    places = bounded((each.name, index) for each in asked for index in each.partition_indexes)
-    for name, index in dict.fromkeys(places):
+        # As they are now: topics may come and go while this request takes turns.
+        topics = sorted(context.node.state.topics.items())
+        return ((topic, partition) for _, topic in topics for partition in topic.partitions)
+    places = await distinct(await bounded_parts(asked, parts="partition_indexes"))
+    return _existing(context, places)
+
+
+def _existing(
+    context: Context, places: Iterable[tuple[str, int]]
+) -> Iterator[tuple[TopicState, PartitionState]]:
+    for name, index in places:
         topic = context.node.state.topics.get(name)
         if topic is not None and 0 <= index < len(topic.partitions):
             yield topic, topic.partitions[index]

@@ -15,6 +15,7 @@ from tidelog.cluster.model import Address
 from tidelog.kafka.arrivals import Arrivals
 from tidelog.kafka.connection import SCRATCH_BYTES, SCRATCH_HEAD, Connection
 from tidelog.kafka.dispatch import Api, Context, Table
+from tidelog.kafka.large import LargeRequests
 from tidelog.kafka.limits import Limits, Stats
 from tidelog.kafka.ratelimit import RateLimited
 
@@ -45,6 +46,7 @@ class KafkaServer:
         self.table = table or default_table()
         self.stats = Stats()
         self.complaints = RateLimited(log)
+        self.large = LargeRequests(self.limits.max_request_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_HEAD + SCRATCH_BYTES))
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
@@ -108,6 +110,7 @@ class KafkaServer:
                 await self._all_gone.wait()
         if self._listener is not None:
             await self._listener.wait_closed()
+        self.large.close()
 
     @property
     def inflight_bytes(self) -> int:

@@ -7,14 +7,15 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from tidelog.cluster.configs import describe_topic
-from tidelog.cluster.model import TopicState
+from tidelog.cluster.model import MAX_MEMBERS, MAX_PARTITIONS, TopicState
 from tidelog.kafka.admin import (
     Deadline,
     Outcome,
     bounded,
     catch_up,
+    distinct,
     for_each,
-    named_twice,
+    once,
     refuse_internal,
     tried,
 )
@@ -32,6 +33,11 @@ UNKNOWN: Final = -1
 # How long a new topic's answer waits for leaders. They are elected within a second, unless a
 # majority of the replicas is down.
 LEADERS_TIMEOUT: Final = 5.0
+# What the creation or growth of one topic costs, as `Turns` count it.
+CREATION_COST: Final = 20
+# Partitions of one topic for which a request may say where their replicas go, and its settings.
+MAX_PLACED: Final = MAX_PARTITIONS
+MAX_SETTINGS: Final = 200
 _TWICE: Final = Outcome(
     ErrorCode.invalid_request, "the request names this topic twice: name it once"
 )
@@ -42,7 +48,7 @@ _TWICE: Final = Outcome(
 async def handle_create_topics(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
     deadline = Deadline(request.timeout)
-    twice = named_twice(topic.name for topic in request.topics)
+    topics, twice = await once(bounded(request.topics), _name)
 
     async def work(topic: Any) -> tuple[Any, TopicState | None]:
         if topic.name in twice:
@@ -51,8 +57,7 @@ async def handle_create_topics(context: Context, request: Any) -> Any:
         return _created(context, answers, topic.name, made, outcome), made
 
     # One after the other: where the partitions of a topic go depends on those that are there.
-    once = {topic.name: topic for topic in bounded(request.topics)}
-    results = await for_each(list(once.values()), work, parallel=1)
+    results = await for_each(topics, work, parallel=1, cost=CREATION_COST)
     if not request.validate_only:
         await _led(context, [made for _, made in results if made is not None], deadline)
     return answers(
@@ -71,6 +76,7 @@ async def _create(
     context: Context, topic: Any, validate_only: bool, deadline: Deadline
 ) -> TopicState:
     refuse_internal(topic.name, None, "created by a client")
+    _check_size(topic.assignments, topic.configs)
     unset = [each.name for each in topic.configs if each.value is None]
     if unset:
         raise Refused(
@@ -91,6 +97,27 @@ async def _create(
         validate_only=validate_only,
         timeout=deadline.left(),
     )
+
+
+def _check_size(assignments: Sequence[Any], configs: Sequence[Any]) -> None:
+    if len(configs) > MAX_SETTINGS:
+        raise Refused(
+            ErrorCode.invalid_config,
+            f"{len(configs)} settings for one topic: at most {MAX_SETTINGS} at a time",
+        )
+    if len(assignments) > MAX_PLACED or any(
+        len(each.broker_ids) > MAX_MEMBERS for each in assignments
+    ):
+        raise Refused(
+            ErrorCode.invalid_replica_assignment,
+            f"a topic has at most {MAX_PLACED} partitions, and one of them at most {MAX_MEMBERS}"
+            " replicas",
+        )
+
+
+def _name(topic: Any) -> str:
+    name: str = topic.name
+    return name
 
 
 def _in_order(assignments: Sequence[Any]) -> list[tuple[NodeId, ...]]:
@@ -173,7 +200,7 @@ async def handle_delete_topics(context: Context, request: Any) -> Any:
     else:
         asked = [(topic.name, topic.topic_id) for topic in bounded(request.topics)]
     await catch_up(context, (name for name, _ in asked if name is not None))
-    twice = named_twice(_meant(context, name, topic_id) for name, topic_id in asked)
+    _, twice = await once(asked, lambda each: _meant(context, *each))
 
     async def work(asked: tuple[str | None, UUID | None]) -> Any:
         name, topic_id = asked
@@ -193,7 +220,7 @@ async def handle_delete_topics(context: Context, request: Any) -> Any:
     return answers(
         "DeleteTopicsResponse",
         throttle_time=NO_THROTTLE,
-        responses=tuple(await for_each(list(dict.fromkeys(asked)), work)),
+        responses=tuple(await for_each(await distinct(asked), work)),
     )
 
 
@@ -228,8 +255,8 @@ async def _delete(
 async def handle_create_partitions(context: Context, request: Any) -> Any:
     answers = Answers.to(request)
     deadline = Deadline(request.timeout)
-    twice = named_twice(topic.name for topic in request.topics)
-    await catch_up(context, (topic.name for topic in request.topics))
+    topics, twice = await once(bounded(request.topics), _name)
+    await catch_up(context, (topic.name for topic in topics))
 
     async def work(topic: Any) -> tuple[Any, TopicState | None]:
         grown, outcome = None, _TWICE
@@ -243,8 +270,7 @@ async def handle_create_partitions(context: Context, request: Any) -> Any:
         )
         return result, grown
 
-    once = {topic.name: topic for topic in bounded(request.topics)}
-    results = await for_each(list(once.values()), work, parallel=1)
+    results = await for_each(topics, work, parallel=1, cost=CREATION_COST)
     if not request.validate_only:
         await _led(context, [grown for _, grown in results if grown is not None], deadline)
     return answers(
@@ -260,6 +286,7 @@ async def _grow(
     known = context.node.state.topics.get(topic.name)
     refuse_internal(topic.name, known, "given more partitions: its groups would be lost")
     assignment = None
+    _check_size(topic.assignments or (), ())
     if topic.assignments is not None:
         assignment = [_nodes(each) for each in topic.assignments]
         if known is not None:

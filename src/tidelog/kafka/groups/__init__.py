@@ -17,7 +17,6 @@
     shard        all groups of one partition of the internal topic
     writing      steps to the log, answers back in order
     coordinator  the asyncio driver: loads, writes, answers
-    turns        long requests share the loop
     handlers ... Kafka's requests and responses to and from the core: members, offsets, admin
 
 Everything above `writing` is a pure core: no task, no clock, no file. Time comes in as `now`,

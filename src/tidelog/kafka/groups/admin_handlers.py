@@ -17,8 +17,9 @@ from tidelog.kafka.groups.classic_types import ClassicView, State
 from tidelog.kafka.groups.consumer_types import ConsumerMemberView, ConsumerView, GroupState
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC, partition_for
 from tidelog.kafka.groups.records import Assigned, by_topic
-from tidelog.kafka.groups.turns import in_turns
+from tidelog.kafka.groups.shard_types import Listed
 from tidelog.kafka.groups.unavailable import Unavailable
+from tidelog.kafka.turns import Turns
 from tidelog.kafka.versions import NO_THROTTLE
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class AdminHandlers:
         return answers(
             "FindCoordinatorResponse",
             throttle_time=NO_THROTTLE,
-            coordinators=await in_turns(request.coordinator_keys, find),
+            coordinators=await Turns().wait(find, request.coordinator_keys),
         )
 
     async def _find(self, context: Context, key_type: int, key: str) -> Mapping[str, object]:
@@ -98,38 +99,38 @@ class AdminHandlers:
         states = {state.lower() for state in getattr(request, "states_filter", ())}
         types = {kind.lower() for kind in getattr(request, "types_filter", ())}
         error = ErrorCode.none
+        turns = Turns()
+        listed: list[Any] = []
         try:
-            listed = [one for shard in self._coordinator.shards() for one in shard.listed()]
+            for shard in tuple(self._coordinator.shards()):
+                for one in tuple(shard.listed()):
+                    await turns.done()
+                    if (not states or one.state.lower() in states) and (
+                        not types or one.type.lower() in types
+                    ):
+                        listed.append(_listed(answers, one))
         except Unavailable as unavailable:
             error, listed = unavailable.code, []
         return answers(
             "ListGroupsResponse",
             throttle_time=NO_THROTTLE,
             error_code=error,
-            groups=tuple(
-                answers(
-                    "ListedGroup",
-                    group_id=one.group,
-                    protocol_type=one.protocol_type,
-                    group_state=one.state,
-                    group_type=one.type,
-                )
-                for one in listed
-                if (not states or one.state.lower() in states)
-                and (not types or one.type.lower() in types)
-            ),
+            groups=tuple(listed),
         )
 
     # --- DescribeGroups, ConsumerGroupDescribe ----------------------------------------------------
 
     async def describe(self, _context: Context, request: Any) -> Any:
+        turns = Turns()
         return Answers.to(request)(
             "DescribeGroupsResponse",
             throttle_time=NO_THROTTLE,
-            groups=await in_turns(request.groups, lambda group: self._describe(request, group)),
+            groups=await turns.wait(
+                lambda group: self._describe(request, group, turns), request.groups
+            ),
         )
 
-    async def _describe(self, request: Any, group: str) -> Any:
+    async def _describe(self, request: Any, group: str, turns: Turns) -> Any:
         error, message, seen = ErrorCode.none, None, None
         try:
             seen = await self._coordinator.ask(
@@ -142,19 +143,23 @@ class AdminHandlers:
             error = unavailable.code
         # Before there was an error for it, a group that is not there was called dead.
         dead = State.DEAD.value if error in _DEAD else ""
-        return _classic_group(request, group, error, message, seen or ClassicView(dead, "", "", ()))
+        view = seen or ClassicView(dead, "", "", ())
+        return await _classic_group(request, group, error, message, view, turns)
 
     async def consumer_describe(self, context: Context, request: Any) -> Any:
+        turns = Turns()
         return Answers.to(request)(
             "ConsumerGroupDescribeResponse",
             throttle_time=NO_THROTTLE,
-            groups=await in_turns(
+            groups=await turns.wait(
+                lambda group: self._consumer_describe(context, request, group, turns),
                 request.group_ids,
-                lambda group: self._consumer_describe(context, request, group),
             ),
         )
 
-    async def _consumer_describe(self, context: Context, request: Any, group: str) -> Any:
+    async def _consumer_describe(
+        self, context: Context, request: Any, group: str, turns: Turns
+    ) -> Any:
         error, message, seen = ErrorCode.none, None, None
         try:
             seen = await self._coordinator.ask(
@@ -166,7 +171,7 @@ class AdminHandlers:
         except Unavailable as unavailable:
             error = unavailable.code
         dead = ConsumerView(GroupState.DEAD.value if error in _DEAD else "", 0, 0, "", ())
-        return _consumer_group(context, request, group, error, message, seen or dead)
+        return await _consumer_group(context, request, group, error, message, seen or dead, turns)
 
     # --- DeleteGroups -----------------------------------------------------------------------------
 
@@ -180,7 +185,7 @@ class AdminHandlers:
         return answers(
             "DeleteGroupsResponse",
             throttle_time=NO_THROTTLE,
-            results=await in_turns(request.groups_names, delete),
+            results=await Turns().wait(delete, request.groups_names),
         )
 
     async def _delete(self, group: str) -> ErrorCode:
@@ -226,8 +231,23 @@ def _operations(request: Any) -> int:
     return GROUP_OPERATIONS if asked else view.UNKNOWN_OPERATIONS
 
 
-def _classic_group(
-    request: Any, group: str, error: ErrorCode, message: str | None, seen: ClassicView
+def _listed(answers: Answers, one: Listed) -> Any:
+    return answers(
+        "ListedGroup",
+        group_id=one.group,
+        protocol_type=one.protocol_type,
+        group_state=one.state,
+        group_type=one.type,
+    )
+
+
+async def _classic_group(
+    request: Any,
+    group: str,
+    error: ErrorCode,
+    message: str | None,
+    seen: ClassicView,
+    turns: Turns,
 ) -> Any:
     answers = Answers.to(request)
     return answers(
@@ -238,8 +258,8 @@ def _classic_group(
         group_state=seen.state,
         protocol_type=seen.protocol_type,
         protocol_data=seen.protocol,
-        members=tuple(
-            answers(
+        members=await turns.map(
+            lambda member: answers(
                 "DescribedGroupMember",
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
@@ -247,20 +267,21 @@ def _classic_group(
                 client_host=member.client_host,
                 member_metadata=member.metadata,
                 member_assignment=member.assignment,
-            )
-            for member in seen.members
+            ),
+            seen.members,
         ),
         authorized_operations=_operations(request),
     )
 
 
-def _consumer_group(
+async def _consumer_group(
     context: Context,
     request: Any,
     group: str,
     error: ErrorCode,
     message: str | None,
     seen: ConsumerView,
+    turns: Turns,
 ) -> Any:
     answers = Answers.to(request)
     return answers(
@@ -272,7 +293,9 @@ def _consumer_group(
         group_epoch=seen.epoch,
         assignment_epoch=seen.target_epoch,
         assignor_name=seen.assignor,
-        members=tuple(_consumer_member(context, answers, member) for member in seen.members),
+        members=await turns.map(
+            lambda member: _consumer_member(context, answers, member), seen.members
+        ),
         authorized_operations=_operations(request),
     )
 

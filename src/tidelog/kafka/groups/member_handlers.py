@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 MILLISECOND: Final = timedelta(milliseconds=1)
 # A client id is a label. It becomes the beginning of member ids, which travel with every heartbeat.
 MAX_CLIENT_ID: Final = 200
+# Protocols that a member of a classic group may offer; clients offer those that they are configured
+# with, which are one or two.
+MAX_PROTOCOLS: Final = 100
+# Topics and partitions that one heartbeat of the new protocol may name.
+MAX_NAMED: Final = 20_000
 # From these versions on ...
 _JOIN_WITH_ID: Final = 4  # a member is told its id before it joins (KIP-394)
 _JOIN_NULL_PROTOCOL: Final = 7  # there may be no protocol in the answer to a join
@@ -35,9 +40,11 @@ class MemberHandlers:
     # --- The classic protocol ---------------------------------------------------------------------
 
     async def join(self, context: Context, request: Any) -> Any:
-        join = _join(context, request)
         group: str = request.group_id
         try:
+            if len(request.protocols) > MAX_PROTOCOLS:
+                raise Unavailable(ErrorCode.invalid_request)
+            join = _join(context, request)
             answer: JoinAnswer = await self._coordinator.wait(
                 group, lambda shard, ticket, now: shard.join(group, join, ticket, now)
             )
@@ -68,15 +75,17 @@ class MemberHandlers:
 
     async def sync(self, _context: Context, request: Any) -> Any:
         group: str = request.group_id
-        sync = Sync(
-            request.member_id,
-            getattr(request, "group_instance_id", None),
-            request.generation_id,
-            getattr(request, "protocol_type", None),
-            getattr(request, "protocol_name", None),
-            tuple((one.member_id, bytes(one.assignment)) for one in request.assignments),
-        )
         try:
+            if len(request.assignments) > self._coordinator.config.max_members:
+                raise Unavailable(ErrorCode.invalid_request)
+            sync = Sync(
+                request.member_id,
+                getattr(request, "group_instance_id", None),
+                request.generation_id,
+                getattr(request, "protocol_type", None),
+                getattr(request, "protocol_name", None),
+                tuple((one.member_id, bytes(one.assignment)) for one in request.assignments),
+            )
             answer: SyncAnswer = await self._coordinator.wait(
                 group, lambda shard, ticket, now: shard.sync(group, sync, ticket, now)
             )
@@ -109,17 +118,20 @@ class MemberHandlers:
         group: str = request.group_id
         answers = Answers.to(request)
         many = request.__version__ >= _LEAVE_MANY
-        leaving = (
-            tuple(Leaving(one.member_id, one.group_instance_id) for one in request.members)
-            if many
-            else (Leaving(request.member_id),)
-        )
         try:
+            if many and len(request.members) > self._coordinator.config.max_members:
+                raise Unavailable(ErrorCode.invalid_request)
+            leaving = (
+                tuple(Leaving(one.member_id, one.group_instance_id) for one in request.members)
+                if many
+                else (Leaving(request.member_id),)
+            )
             answer = await self._coordinator.ask(
                 group, lambda shard, now: shard.leave(group, leaving, now)
             )
         except Unavailable as error:
             answer = LeaveAnswer(error.code)
+            leaving = ()
         members = () if answer.error is not ErrorCode.none else answer.members
         if not many and members:
             return answers("LeaveGroupResponse", throttle_time=NO_THROTTLE, error_code=members[0])
@@ -142,8 +154,9 @@ class MemberHandlers:
 
     async def consumer_heartbeat(self, context: Context, request: Any) -> Any:
         group: str = request.group_id
-        beat = self._beat(context, request)
         try:
+            _check_size(request)
+            beat = self._beat(context, request)
             answer = await self._coordinator.ask(
                 group, lambda shard, now: shard.beat(group, beat, now)
             )
@@ -192,6 +205,15 @@ class MemberHandlers:
             request.server_assignor,
             None if request.topic_partitions is None else _owned(request.topic_partitions),
         )
+
+
+def _check_size(beat: Any) -> None:
+    """Raise unless a heartbeat names no more than one step of the coordinator takes."""
+    named = len(beat.subscribed_topic_names or ()) + sum(
+        1 + len(topic.partitions) for topic in (beat.topic_partitions or ())[:MAX_NAMED]
+    )
+    if named > MAX_NAMED or len(beat.topic_partitions or ()) > MAX_NAMED:
+        raise Unavailable(ErrorCode.invalid_request)
 
 
 def client_id(context: Context) -> str:

@@ -28,6 +28,16 @@ class Offsets:
             for partition, value in partitions.items():
                 yield topic, partition, value
 
+    def all(self) -> tuple[tuple[str, int, OffsetValue], ...]:
+        """Return all offsets, as fast as this can be done: there may be a lot."""
+        return tuple(
+            [
+                (topic, partition, value)
+                for topic, partitions in self._topics.items()
+                for partition, value in partitions.items()
+            ]
+        )
+
     def topics(self) -> tuple[str, ...]:
         return tuple(self._topics)
 

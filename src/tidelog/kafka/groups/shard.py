@@ -266,7 +266,7 @@ class Shard:
                 return FetchAnswer(error)
         offsets = Offsets(group_id, self._outbox) if group is None else group.offsets
         if fetch.wanted is None:
-            return FetchAnswer(ErrorCode.none, tuple(offsets))
+            return FetchAnswer(ErrorCode.none, offsets.all())
         return FetchAnswer(
             ErrorCode.none,
             tuple(
