@@ -158,9 +158,17 @@ class System:
 
 @contextlib.contextmanager
 def system(
-    data: Path, nodes: int = 3, *, settings: str = "", prepared: LocalCluster | None = None
+    data: Path,
+    nodes: int = 3,
+    *,
+    settings: str = "",
+    prepared: LocalCluster | None = None,
+    expected: str | None = None,
 ) -> Iterator[System]:
-    """Run a cluster; what its nodes said is printed at the end, and must not be an error."""
+    """Run a cluster; what its nodes said is printed at the end, and must not be an error.
+
+    Lines with `expected` in them may be: they report what the test does to the nodes.
+    """
     cluster = prepared or LocalCluster(data)
     if prepared is None:
         cluster.prepare(nodes, 0, settings=settings)
@@ -180,6 +188,8 @@ def system(
             print(f"--- node {number}", *log.splitlines()[-LOG_LINES_SHOWN:], sep="\n")
     assert not dead, f"nodes {dead} are not running any more"
     for number, log in said.items():
+        if expected is not None:
+            log = "\n".join(line for line in log.splitlines() if expected not in line)
         complaint = COMPLAINTS.search(log)
         if complaint is not None:
             raise AssertionError(f"node {number} says:\n{log[complaint.start() :][:4000]}")
