@@ -15,7 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from tidelog.cluster.replica import Job, Outcome, Replica
+from tidelog.cluster.host import Job, Outcome
+from tidelog.cluster.replica import Replica
 from tidelog.raft import events as ev
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Options

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tidelog.cluster.replica import Job as TheirJob
-from tidelog.cluster.replica import Outcome, Replica
+from tidelog.cluster.host import Job as TheirJob
+from tidelog.cluster.host import Outcome
+from tidelog.cluster.legacy import Legacy
+from tidelog.cluster.replica import Replica
 from tidelog.machines import Balances, Machine, Producers
 from tidelog.raft import events as ev
 from tidelog.raft.configuration import Configuration
@@ -155,7 +157,7 @@ class Puppet:
         """The accounts as the machines have them."""
         return next(m for m in self.running.machines.machines if isinstance(m, Balances))
 
-    def open(self, hands: Hands | None = None) -> Replica:
+    def open(self, hands: Hands | None = None, legacy: Legacy | None = None) -> Replica:
         """Open the replica from the disk. It has not been started yet."""
         self.hands = hands or Hands()
         self.replica = Replica.open(
@@ -170,12 +172,13 @@ class Puppet:
             machines=self.carries,
             cache=self.cache,
             clock=lambda: NOON,
+            legacy=legacy,
         )
         return self.replica
 
-    def start(self) -> Replica:
+    def start(self, legacy: Legacy | None = None) -> Replica:
         """Open and start the replica, and do what it asks for first."""
-        replica = self.open()
+        replica = self.open(legacy=legacy)
         replica.start()
         self.hands.do_all(FLUSH)
         return replica

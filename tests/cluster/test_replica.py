@@ -4,6 +4,7 @@ import pytest
 from tests.cluster.hands import DIRECTORY, FLUSH, GROUP, Puppet, alone, at, vnode
 
 from tidelog.cluster import replica as replica_module
+from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.replica import EARLIER_BATCH_MS
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
@@ -11,6 +12,7 @@ from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Options
 from tidelog.raft.types import Level
 from tidelog.records import NO_OFFSET, Batch, Record, Term, build_batch
+from tidelog.storage import DamagedLog
 
 PAIR = Configuration((vnode(1), vnode(2)))
 
@@ -294,3 +296,52 @@ def test_a_merge_that_the_disk_refuses_leaves_the_replica_at_work() -> None:
     replica.compact_now()
     puppet.hands.do_all()
     assert replica.log.segments < segments
+
+
+def failed(puppet: Puppet) -> Legacy:
+    """Let the disk of a puppet fail a sync, close the replica, and return what it leaves."""
+    replica = puppet.running
+    puppet.disk.failing_syncs = 1.0
+    replica.produce(99, deposit(1), Level.QUORUM)
+    puppet.flush()
+    puppet.disk.failing_syncs = 0.0
+    assert replica.failed is not None
+    assert puppet.hands.refusal(99) is ev.Refusal.UNKNOWN
+    legacy = replica.legacy(machines=True)
+    replica.close()
+    return legacy
+
+
+def test_a_replica_that_failed_goes_on_once_its_disk_works() -> None:
+    puppet = alone()
+    assert offered(puppet, 1, deposit(5)) is None
+    legacy = failed(puppet)
+    puppet.start(legacy)
+    (account,) = puppet.balances.accounts().values()
+    assert account.balance == 5, "its machines stand where they stood, without a fold"
+    puppet.lead()
+    assert offered(puppet, 2, deposit(7)) is None
+    puppet.lose_power()
+    puppet.start()
+    puppet.lead()
+    (account,) = puppet.balances.accounts().values()
+    assert account.balance in (12, 13), "what was acknowledged, and perhaps what was in doubt"
+
+
+def test_a_replica_that_finds_less_than_it_had_flushed_is_not_opened_again() -> None:
+    puppet = alone()
+    assert offered(puppet, 1, deposit(5)) is None
+    legacy = failed(puppet)
+    for name in puppet.disk.list(f"{DIRECTORY}/log"):
+        puppet.disk.remove(f"{DIRECTORY}/log/{name}")
+    with pytest.raises(DamagedLog, match="was flushed up to"):
+        puppet.open(legacy=legacy)
+
+
+def test_a_replica_that_finds_an_older_vote_than_it_had_saved_is_not_opened_again() -> None:
+    puppet = alone()
+    assert offered(puppet, 1, deposit(5)) is None
+    legacy = failed(puppet)
+    puppet.disk.remove(f"{DIRECTORY}/vote")
+    with pytest.raises(DamagedLog, match="was saved"):
+        puppet.open(legacy=legacy)

@@ -9,6 +9,7 @@ from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.types import HardState, Level, Role, Vnode
+from tidelog.raft.voter import MAX_SAT_OUT
 from tidelog.records import BatchType, Offset, Term
 
 
@@ -342,3 +343,34 @@ def test_a_message_of_another_group_is_none_of_our_business() -> None:
         )
     )
     assert leader.core.role is Role.LEADER
+
+
+def test_a_leader_whose_disk_fails_lets_the_follower_with_most_of_the_log_stand_at_once() -> None:
+    group = Group.of(3)
+    leader = group.elect(1)
+    group.cut_off.add(3)
+    leader.propose(1)
+    group.deliver()
+    group.cut_off.clear()
+    leader.step(ev.StorageLost("the disk fails"))
+    group.deliver()
+    assert group[2].core.role is Role.LEADER, "and nobody had to wait for a timeout"
+
+
+def test_a_reluctant_replica_stands_only_when_nobody_else_wins() -> None:
+    group = Group.of(3)
+    replica = group[1]
+    replica.core.voter.reluctant = True
+    for _ in range(MAX_SAT_OUT):
+        replica.step(ev.ElectionTimeout())
+        assert replica.core.role is Role.FOLLOWER
+    for _ in range(3):
+        replica.step(ev.ElectionTimeout())
+    assert replica.core.role is Role.PRECANDIDATE
+
+
+def test_a_reluctant_replica_that_is_alone_stands_at_once() -> None:
+    group = Group.of(1)
+    group[1].core.voter.reluctant = True
+    group[1].step(ev.ElectionTimeout())
+    assert group[1].core.role is Role.LEADER

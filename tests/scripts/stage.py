@@ -21,7 +21,7 @@ from tests.scripts.words import (
     role_in_words,
 )
 
-from tidelog.cluster.replica import Job, Outcome
+from tidelog.cluster.host import Job, Outcome
 from tidelog.machines import Balances, Producers
 from tidelog.raft import events as ev
 from tidelog.raft.configuration import Configuration

@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from tidelog.cluster.replica import Outcome, Replica
+from tidelog.cluster.host import Outcome
+from tidelog.cluster.replica import Replica
 from tidelog.machines import Balances
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg

@@ -802,6 +802,18 @@ def test_15_objects_to_calling_truncated_what_may_yet_be_committed() -> None:
     assert objections(15, case) == []
 
 
+def test_15_takes_an_entry_of_an_earlier_term_in_its_place_for_a_truncation() -> None:
+    story = Story()
+    left_over = story.write(N2, ("b", "1"), term=2)
+    entry = story.write(N1, ("a", "1"), term=3)
+    assert left_over.base == entry.base
+    accepted = Accepted(7, entry.base, entry.last, Term(3))
+    case = outcomes(story, accepted, Refused(7, Refusal.TRUNCATED))
+    story.write(N2, ("c", "1"), term=4)
+    story.commit(N2)
+    assert objections(15, case) == []
+
+
 def test_16_objects_to_showing_a_quorum_write_before_it_is_committed() -> None:
     story = Story()
     story.write(N1, ("a", "1"), term=1, level=Level.QUORUM)

@@ -8,6 +8,7 @@ from crc32c import crc32c
 from tests.storage.faultdisk import FaultDisk
 
 from tidelog.records import Offset, Term
+from tidelog.sim.disk import SimDisk
 from tidelog.storage import (
     Checkpoint,
     CheckpointFile,
@@ -352,3 +353,17 @@ def test_a_damaged_snapshot_is_reported() -> None:
         disk.overwrite(path, whole[:end])
         with pytest.raises(DamagedLog, match="99-3-v1"):
             SnapshotFiles(disk, "snapshots")
+
+
+def test_a_vote_whose_sync_failed_is_written_anew_before_it_is_believed() -> None:
+    disk = SimDisk(random.Random(1))
+    file = VoteFile(disk, "vote")
+    file.save(VOTE)
+    disk.failing_syncs = 1.0
+    newer = Vote(Term(VOTE.term + 1), 2, 0, VOTE.compacted)
+    with pytest.raises(OSError, match="sync"):
+        file.save(newer)
+    disk.failing_syncs = 0.0
+    found = VoteFile(disk, "vote").load()
+    assert found in (VOTE, newer)
+    assert VoteFile(disk.durable_copy(), "vote").load() == found

@@ -35,9 +35,12 @@ class Checkpoints:
         self._busy = False  # one is on its way to the disk
         self._seen = NO_OFFSET  # where the machines stood when the log was last looked at
 
-    def resume(self, machines: Machines, log: Log) -> None:
-        """Put new machines where they stood, and tell them what else the log holds already."""
-        saved = self._file.load()
+    def resume(self, machines: Machines, log: Log, carried: Checkpoint | None = None) -> None:
+        """Put new machines where they stood, and tell them what else the log holds already.
+
+        What a former life of this replica carried over comes before what is on the disk.
+        """
+        saved = carried or self._file.load()
         if saved is not None and _is_of(saved, log):
             with contextlib.suppress(CorruptSnapshot):  # of another release: the log has it all
                 machines.resume(saved.state, saved.offset, log.start)

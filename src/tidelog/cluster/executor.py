@@ -18,7 +18,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from tidelog.cluster.replica import Job
+from tidelog.cluster.host import Job
 
 log = logging.getLogger(__name__)
 

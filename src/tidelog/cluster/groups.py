@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tidelog.cluster.executor import Executor
-from tidelog.cluster.replica import Job, Outcome, Replica
+from tidelog.cluster.host import Job, Outcome
+from tidelog.cluster.replica import Replica
 from tidelog.cluster.tailreads import TailReads
 from tidelog.machines import Machine
 from tidelog.raft import events as ev

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tidelog.cluster.configs import TopicConfig
 from tidelog.cluster.groups import Groups, Hosted
-from tidelog.cluster.replica import Outcome
+from tidelog.cluster.host import Outcome
 from tidelog.cluster.tailreads import Chunk, Place
 from tidelog.machines import LogStart, Machine, Producers, Standing, UnknownOffset, start_batch
 from tidelog.raft import events as ev

@@ -9,18 +9,20 @@ Rules:
 1. Events are taken one after another, also those that arise while one is being executed; the
    answer to an `Append` goes before all others, as the core demands.
 2. At most one flush and one vote are under way; whatever was asked meanwhile is done with the next.
-3. A disk that refuses is survived: a full one refuses single writes, and `failed` says when only a
-   restart can help, as after a failed fsync. A failed replica acknowledges nothing.
+3. A disk that refuses is survived: a full one refuses single writes, and `failed` says when the
+   replica has to be opened again, as after a failed fsync. Until then it acknowledges nothing; what
+   it must find on the disk when it is opened again is its `legacy`.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from crc32c import crc32c
 
 from tidelog.cluster.checkpoints import Checkpoints
 from tidelog.cluster.chunks import Chunks
+from tidelog.cluster.host import Host, Job
+from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.tidying import Tidying
 from tidelog.cluster.wholeness import check_whole
 from tidelog.cluster.written import (
@@ -60,9 +62,6 @@ from tidelog.storage import (
     VoteFile,
 )
 
-Outcome = ev.Accepted | ev.Done | ev.Refused
-Job = Callable[[], Callable[[], None] | None]
-
 # How long a batch is told to come again while batches before it are missing here. Clients give a
 # leader 30 s for an answer (`request.timeout.ms`), and may have sent the missing ones to the leader
 # before shortly after this one was elected; then they send them here. Twice that is enough.
@@ -70,35 +69,6 @@ EARLIER_BATCH_MS = 60_000
 # How much of the log the machines take before other groups get a turn: 256 KiB of the smallest
 # batches take some 20 ms.
 APPLY_BYTES = 256 * 1024
-
-
-class Host(Protocol):
-    """What a replica needs from whoever runs it."""
-
-    def send(self, message: msg.Message) -> None: ...
-
-    def submit(self, lane: str, job: Job, done: Callable[[OSError | None], None]) -> None:
-        """Run a blocking job elsewhere, those of one lane in order; then call `done` here.
-
-        What the job returns is run there too, before the next one of its lane.
-        """
-
-    def resolved(self, outcome: Outcome) -> None:
-        """A proposal, change, transfer, barrier or compaction got on, or ended."""
-
-    def role_changed(self, change: ev.RoleChanged) -> None: ...
-
-    def heard_leader(self) -> None:
-        """Restart the election timer."""
-
-    def leader_alive(self) -> bool:
-        """Whether the leader was heard within the base election timeout."""
-
-    def arm_flush(self) -> None:
-        """Something waits for the disk: step with `FlushDue` within the longest delay allowed."""
-
-    def now(self) -> int:
-        """Milliseconds on a clock that never goes back."""
 
 
 class Replica:
@@ -121,10 +91,12 @@ class Replica:
         self.checkpoints = checkpoints
         self.machines = machines
         self.core = core
-        self.failed: str | None = None  # why only a restart helps
+        self.failed: str | None = None  # why it has to be opened again
+        self.on_failed: Callable[[str], None] = _ignore
+        self.on_refused: Callable[[OSError], None] = _ignore  # the disk took nothing of an append
         # Why nothing it says or holds can be trusted. It ends, and another one takes its place.
         self.lost: str | None = None
-        self.on_lost: Callable[[str], None] = lambda _: None
+        self.on_lost: Callable[[str], None] = _ignore
         self.cleans = True  # compact by key; otherwise only retention removes anything
         self._turned_away_at = 0
         self._clock = clock
@@ -160,26 +132,35 @@ class Replica:
         cache: BatchCache | None,
         clock: Callable[[], int],
         known: bool | None = None,
+        legacy: Legacy | None = None,
     ) -> "Replica":
         """Open what the directory holds, or begin there. The first step comes after `start`.
 
         `known` is what the host remembers of it: it may have taken part, so nothing may be missing;
-        or it never has, so there must be nothing that it promised. Raises `DamagedLog` otherwise.
+        or it never has, so there must be nothing that it promised. `legacy` is what a former life
+        that failed had on its disk. Raises `DamagedLog` if there is less than that.
         """
         if known:
             check_whole(disk, directory)
         disk.make_directory(directory)
-        log = Log.open(disk, f"{directory}/log", log_config, cache=cache, clock=clock)
         vote_file = VoteFile(disk, f"{directory}/vote")
+        vote = vote_file.load()
+        hard = hard_state(vote)
+        log = Log.open(disk, f"{directory}/log", log_config, cache=cache, clock=clock)
         snapshots = SnapshotFiles(disk, f"{directory}/snapshots")
         checkpoints = Checkpoints(CheckpointFile(disk, f"{directory}/checkpoint"))
         partition = Machines(machines(), Translation(log.start))
-        checkpoints.resume(partition, log)
+        if legacy is not None:
+            try:
+                legacy.check(directory, log, hard)
+            except DamagedLog:
+                log.close()
+                raise
+        checkpoints.resume(partition, log, None if legacy is None else legacy.machines)
         latest = snapshots.latest()
         reached = snapshots.latest(log.dirty)
         if reached is not None:
             initial = snapshot_meta(reached).configuration
-        vote = vote_file.load()
         if known is False and (log.dirty > NO_OFFSET or vote not in (None, NOTHING_PROMISED)):
             log.close()
             raise DamagedLog(
@@ -191,7 +172,7 @@ class Replica:
             group,
             vnode,
             log,
-            hard=hard_state(vote),
+            hard=hard,
             initial=initial,
             snapshot=snapshot_meta(latest) if latest is not None else None,
             applied=partition.applied,
@@ -356,7 +337,8 @@ class Replica:
     def _execute(self, output: ev.Output) -> None:
         match output:
             case ev.Send(message):
-                if self.failed is None:  # it may speak of what could not be done just now
+                # It may speak of what could not be done just now; a hand-over claims nothing.
+                if self.failed is None or isinstance(message, msg.TimeoutNow):
                     self.host.send(message)
             case ev.Append(batches):
                 self._append(batches)
@@ -410,6 +392,7 @@ class Replica:
             if self.log.poisoned:  # what was written could not be taken back
                 self._fail(error)
             self._events.appendleft(ev.AppendFailed(str(error)))
+            self.on_refused(error)
             return
         for batch in batches:
             self.machines.appended(batch)
@@ -450,6 +433,11 @@ class Replica:
             self.failed = str(error)
             self.log.poison(error)
             self.step(ev.StorageLost(self.failed))
+            self.on_failed(self.failed)
+
+    def legacy(self, *, machines: bool) -> Legacy:
+        """What a failed replica leaves to its next life; with `machines`, their state as well."""
+        return Legacy.of(self.core, self.log, self.machines if machines else None)
 
     # --- Vote -----------------------------------------------------------------------------------
 

@@ -467,6 +467,8 @@ class Core:
             self.receiver.on_flushed()
 
     def _on_storage_lost(self, _: ev.StorageLost) -> None:
+        if self.leading is not None:
+            self.leading.hand_over_blindly()
         for refused in self.proposals.drop_all():
             self.emit(refused)
         self.become_follower(self.term, None)

@@ -440,6 +440,19 @@ class Leader:
             transfer.handed_over = True
             self.send_timeout_now(node)
 
+    def hand_over_blindly(self) -> None:
+        """Let the follower that has most of the log stand at once: this leader is about to end.
+
+        It is only told to stand; whether it wins is up to the voters that are left.
+        """
+        voters = [
+            ((each.match, each.success_seq - each.sent_seq), node)
+            for node, each in self.progress.items()
+            if self.core.configuration.is_voter(node)
+        ]
+        if voters:
+            self.send_timeout_now(max(voters)[1])
+
     def send_timeout_now(self, node: Vnode) -> None:
         core = self.core
         core.send(msg.TimeoutNow(core.group, core.vnode, node, core.term))

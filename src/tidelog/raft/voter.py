@@ -6,7 +6,7 @@ after term and vote are on disk.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from tidelog.raft.core import Core
 
 
+# Timeouts that a reluctant replica lets pass. The others stand one after the other, by preference,
+# so a leader among three or five of them is there by then.
+MAX_SAT_OUT: Final = 5
+
+
 class Voter:
     def __init__(self, core: "Core") -> None:
         self.core = core
         self.electable = True  # False: in maintenance, never stands by itself
+        # Its disk is full or fails: it lets all others try first, and stands if none of them wins.
+        self.reluctant = False
+        self._sat_out = 0  # timeouts since a leader was known
         self.campaign: Campaign | None = None  # while (pre)candidate
         self._preference = Preference()
         self._lost_leader: Vnode | None = None  # the last one known
@@ -35,6 +43,7 @@ class Voter:
         if leader is not None:
             self._lost_leader = leader
             self._preference.reset()
+            self._sat_out = 0
 
     # --- Standing -------------------------------------------------------------------------------
 
@@ -47,8 +56,14 @@ class Voter:
             return
         if not core.configuration.is_voter(core.vnode):
             return
-        if self._preference.should_stand(core.vnode, self._lost_leader, core.configuration):
+        if self._lets_others_try():
+            self._sat_out += 1
+        elif self._preference.should_stand(core.vnode, self._lost_leader, core.configuration):
             self._stand(msg.Ballot.PREVOTE)
+
+    def _lets_others_try(self) -> bool:
+        alone = len(self.core.configuration.members) == 1
+        return self.reluctant and not alone and self._sat_out < MAX_SAT_OUT
 
     def _is_leaving(self) -> bool:
         """Whether the configuration that removes this voter may not be committed yet.

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cluster.replica import Job
+from tidelog.cluster.host import Job
 from tidelog.raft.events import FlushDue, RoleChanged, TransferExpired
 from tidelog.raft.messages import Message
 from tidelog.raft.types import GroupId
@@ -65,6 +65,7 @@ class GroupHost:
         self.node = node
         self.group = group
         self._flush_armed = False
+        self._retired = False  # its replica failed: jobs end, and nothing comes of them
         self._lanes: dict[str, deque[_Job]] = {}  # the head of each lane is being worked on
 
     # --- cluster.replica.Host --------------------------------------------------------------------
@@ -112,7 +113,18 @@ class GroupHost:
         """Milliseconds on the node's own clock."""
         return self.node.local_time() // MS
 
+    def retire(self) -> None:
+        """Let jobs that are under way end; their replica hears of them no more."""
+        self._retired = True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job may still touch the disk."""
+        return any(self._lanes.values())
+
     def _flush(self) -> None:
+        if self._retired:
+            return
         self._flush_armed = False
         self.node.step(self.group, FlushDue())
 
@@ -121,7 +133,7 @@ class GroupHost:
         self.node.after(
             self.node.world.knobs.election,
             f"g{self.group} transfer expires",
-            lambda: self.node.step(self.group, TransferExpired()),
+            lambda: None if self._retired else self.node.step(self.group, TransferExpired()),
         )
 
     # --- Jobs ------------------------------------------------------------------------------------
@@ -158,7 +170,8 @@ class GroupHost:
         else:
             delay = self.node.rng.randint(*self.node.world.knobs.disk_delay)
             self.node.after(delay, f"g{self.group} {lane} rest", lambda: self._rest(lane))
-        job.done(error)
+        if not self._retired:
+            job.done(error)
 
     def _rest(self, lane: str) -> None:
         self._lanes[lane][0].finish()

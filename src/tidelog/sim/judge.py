@@ -117,6 +117,9 @@ class Judge:
         for court in self._courts.values():
             court.crashed(node)
 
+    def on_retire(self, node: SimNode, group: GroupId) -> None:
+        self._courts[group].crashed(node)
+
     def on_wipe(self, node: SimNode) -> None:
         for court in self._courts.values():
             court.disks.wiped(node.vnode)

@@ -9,7 +9,8 @@ Theory of operation:
   many of its disk operations as chance decides have happened.
 - The disk may lose power in the middle of any step (`SimDisk.lose_power_in`); `guard` turns that
   into a crash at that very point.
-- A replica that gave up on its disk is restarted, as a supervisor would do it.
+- A replica that gave up on its disk is opened again while the process goes on, with its jobs done
+  and its legacy to live up to; or a supervisor restarts the process.
 - Heartbeats and election timers of all groups are `raft.beats`, driven here as a real node would:
   it hears of every step, every append and every reply, and says what is due.
 - The node's own clock may run at another rate than the world's and jump. All its timers follow it.
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.replica import Replica
 from tidelog.raft.beats import BeatOptions, Beats
 from tidelog.raft.configuration import Configuration
@@ -45,6 +47,10 @@ ELECTIONS_AT_ONCE: Final = 1
 MAX_PAUSED: Final = 500
 # How long a supervisor takes to start a process again that died by itself.
 RESTART_DELAY: Final = (2 * MS, 200 * MS)
+# How often a replica that failed takes its process with it, and how often its machines go on from
+# where they stood and not from what is on the disk.
+SUPERVISED: Final = 0.3
+CARRIED: Final = 0.5
 # Where the world's wall clock begins, in milliseconds, so that no timestamp is zero.
 EPOCH_MS: Final = 1_700_000_000_000
 
@@ -183,25 +189,61 @@ class SimNode:
         beats = BeatOptions(knobs.heartbeat // MS, knobs.election // MS)
         self.beats = Beats(self.id, beats, self.rng)
         for group in world.groups:
-            host = self.hosts[group] = GroupHost(self, group)
-            self.beats.add(group, self.vnode, self._beat_time())
-            replica = Replica.open(
-                host,
-                self.disk,
-                f"group-{group}",
-                group=group,
-                vnode=self.vnode,
-                initial=self._initial,
-                options=knobs.options(self.shipping),
-                log_config=knobs.log_config(),
-                machines=world.machines,
-                cache=cache,
-                clock=self.wall_ms,
-            )
-            self.replicas[group] = replica
-            observe(self, group, replica)
-            world.judge.on_open(self, group)
-            replica.start()
+            self._open_group(group, cache, None)
+
+    def _open_group(self, group: GroupId, cache: BatchCache, legacy: Legacy | None) -> None:
+        world, knobs = self.world, self.world.knobs
+        assert self.beats is not None
+        host = GroupHost(self, group)
+        replica = Replica.open(
+            host,
+            self.disk,
+            f"group-{group}",
+            group=group,
+            vnode=self.vnode,
+            initial=self._initial,
+            options=knobs.options(self.shipping),
+            log_config=knobs.log_config(),
+            machines=world.machines,
+            cache=cache,
+            clock=self.wall_ms,
+            legacy=legacy,
+        )
+        self.hosts[group] = host
+        self.replicas[group] = replica
+        self.beats.add(group, self.vnode, self._beat_time())
+        observe(self, group, replica)
+        world.judge.on_open(self, group)
+        replica.start()
+
+    def _retire(self, group: GroupId) -> None:
+        """Close a replica that failed, and open it again when its disk works."""
+        replica = self.replicas[group]
+        legacy = replica.legacy(machines=self.rng.random() < CARRIED)
+        self._last_configurations[group] = self._configurations_of(group)
+        self.world.judge.on_retire(self, group)
+        del self.replicas[group]
+        assert self.beats is not None
+        self.beats.remove(group)
+        self.hosts[group].retire()
+        replica.close()
+        self._reopen_later(group, legacy)
+
+    def _reopen_later(self, group: GroupId, legacy: Legacy) -> None:
+        delay = self.world.draw(self.rng, RESTART_DELAY)
+        self.after(delay, f"g{group} opens again", lambda: self._reopen(group, legacy))
+
+    def _reopen(self, group: GroupId, legacy: Legacy) -> None:
+        if self.hosts[group].is_busy:
+            self._reopen_later(group, legacy)
+            return
+        try:
+            self._open_group(group, BatchCache(self.world.knobs.cache_bytes), legacy)
+        except DamagedLog as damage:
+            raise Failure(f"n{self.id} found damage that nobody did: {damage}") from damage
+        except OSError as error:
+            self.world.trace.note(self, group, f"cannot be opened again: {error}")
+            self._reopen_later(group, legacy)
 
     def crash(self, *, power: bool, downtime: int | None) -> None:
         """End the process; with `power`, the whole machine. Start again after `downtime`."""
@@ -339,11 +381,14 @@ class SimNode:
         if self.beats is None:
             return
         now = self._beat_time()
-        for group, replica in self.replicas.items():
+        for group, replica in tuple(self.replicas.items()):
             if replica.failed is not None:
                 self.world.trace.note(self, group, f"gave up: {replica.failed}")
-                self.crash(power=False, downtime=self.world.draw(self.rng, RESTART_DELAY))
-                return
+                if self.rng.random() < SUPERVISED:
+                    self.crash(power=False, downtime=self.world.draw(self.rng, RESTART_DELAY))
+                    return
+                self._retire(group)
+                continue
             core = replica.core
             self.beats.publish(group, core.role, core.term, core.configuration, core.quiet, now)
         self._wait_for_beat()

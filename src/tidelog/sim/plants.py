@@ -36,6 +36,7 @@ from tidelog.sim.knobs import CHORES, FAULTS
 from tidelog.sim.network import NetworkKnobs
 from tidelog.sim.scheduler import MS
 from tidelog.storage import FlushJob, Log, VoteFile
+from tidelog.storage import log as log_module
 from tidelog.storage import reader as reader_module
 from tidelog.storage import recovery as recovery_module
 from tidelog.storage.cleaning import Cleaner, KeyMap
@@ -363,6 +364,25 @@ PLANTS: Final[dict[str, Plant]] = {
             "a flush reports success without syncing anything",
             (13,),
             (instead(FlushJob, "sync", mistakes.flush_without_sync),),
+        ),
+        Plant(
+            "trust-the-page-cache",
+            "a log whose sync failed is opened again as if it had not",
+            (13,),
+            (instead(log_module, "leave_marker", lambda *_: None),),
+            under({"failing-fsync": 12, "crash": 1}, fault_interval=40 * MS),
+        ),
+        Plant(
+            "trust-a-vote-that-was-not-synced",
+            "a vote file whose sync failed is opened again as if it had not",
+            (5, 6, 7),
+            (instead(VoteFile, "_leave_marker", lambda _: None),),
+            under(
+                {"failing-fsync": 12, "isolate-leader": 12},
+                fault_interval=20 * MS,
+                groups=3,
+                max_faults=6,
+            ),
         ),
         Plant(
             "recovery-cuts-too-much",

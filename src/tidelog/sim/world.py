@@ -106,6 +106,9 @@ class Judge(Protocol):
         `node.replicas` still shows the replicas as they were.
         """
 
+    def on_retire(self, node: SimNode, group: GroupId) -> None:
+        """A replica failed and is about to be closed, to be opened again while its node goes on."""
+
     def on_wipe(self, node: SimNode) -> None:
         """A dead node is about to lose its whole disk; its next vnode has a higher revision."""
 

@@ -67,6 +67,7 @@ class VoteFile:
         self._path = path
         self._sequence = 0  # of the newest save
         self._certain = False  # both slots are known to hold the newest vote
+        self._marker = path + ".poisoned"  # exists while the page cache cannot be trusted
 
     def load(self) -> Vote | None:
         """Return the vote saved last, durably; None if the file is missing."""
@@ -87,9 +88,15 @@ class VoteFile:
             raise DamagedLog(self._path, 0, NO_OFFSET, "neither copy of the vote is whole")
         votes = [_VOTE.unpack_from(each, _HEAD.size) for each in slots]
         sequence, term, node, revision, compacted = max(votes)
+        vote = Vote(Term(term), node, revision, Offset(compacted))
         self._sequence = sequence
         self._certain = len(votes) == 2 and votes[0] == votes[1]
-        return Vote(Term(term), node, revision, Offset(compacted))
+        if self._disk.exists(self._marker):
+            # The sync above says nothing: the kernel reports pages that it could not write once.
+            self._certain = False
+            self.save(vote)
+            self._disk.remove(self._marker)
+        return vote
 
     def save(self, vote: Vote) -> None:
         """Replace the vote; durable when this returns."""
@@ -97,6 +104,21 @@ class VoteFile:
         payload = _VOTE.pack(self._sequence, vote.term, vote.node, vote.revision, vote.compacted)
         payload = payload.ljust(_SLOT - _HEAD.size, b"\0")
         slot = _HEAD.pack(_MAGIC, crc32c(payload)) + payload
+        try:
+            self._write(slot)
+        except OSError:
+            self._leave_marker()
+            raise
+
+    def _leave_marker(self) -> None:
+        """Keep the next life from taking what the page cache shows for saved.
+
+        The marker need not be durable: a crash of the machine empties the cache.
+        """
+        with contextlib.suppress(OSError):
+            self._disk.open(self._marker, create=True).close()
+
+    def _write(self, slot: bytes) -> None:
         # Should this fail, or should a slot be damaged, the whole file is written anew: a failed
         # sync may never write these pages again.
         certain, self._certain = self._certain, False

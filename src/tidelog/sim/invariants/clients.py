@@ -54,10 +54,11 @@ def _contradiction(case: Case, told: Told) -> Iterator[str]:
     if outcome.why is Refusal.TRUNCATED:
         entry = asked.entry
         ledger = case.truth.ledger
+        # Of any term: a later leader may have committed what an earlier one left at that place.
         instead = ledger.at(entry.base) if entry is not None else None
-        if instead is None:
-            instead = ledger.tip
-        if entry is None or instead is None or instead is entry or instead.term <= entry.term:
+        if instead is None and entry is not None and ledger.tip is not None:
+            instead = ledger.tip if ledger.tip.term > entry.term else None
+        if instead is None or instead is entry:
             yield f"{told.vnode} called {asked} truncated; {instead} is committed in its place"
 
 
