@@ -102,6 +102,16 @@ def test_a_payload_travels_in_a_batch_of_ours(payload: bytes, kind: BatchType) -
     assert internal_payload(batch) == payload
 
 
+@pytest.mark.parametrize("kind", [BatchType.CONFIGURATION, BatchType.SNAPSHOT, BatchType.CHANGELOG])
+def test_the_record_of_a_batch_of_ours_has_the_key_of_a_control_record(kind: BatchType) -> None:
+    """Kafka's tools read a version and a type from it, and stop at a record without."""
+    batch = internal_batch(kind, b"payload")
+    key = b"\x00\x00" + (100 + kind).to_bytes(2, "big")
+    body = b"\x00\x00\x00" + b"\x08" + key + b"\x0e" + b"payload" + b"\x00"
+    assert bytes(batch.records) == bytes([len(body) << 1]) + body
+    assert batch.is_control
+
+
 def test_a_batch_without_payload_says_so() -> None:
     with pytest.raises(CorruptBatch, match="no payload in placeholder"):
         internal_payload(placeholder(Offset(3), Term(1)))

@@ -50,7 +50,10 @@ from tidelog.records.types import (
 _FIRST_OFFSET: Final = Offset(0)
 _NO_TERM_YET: Final = Term(0)
 
-_MARKER_KEY: Final = Struct(">hh")  # version, type
+# The key of every control record: version, type. Kafka knows types 0 to 6.
+_CONTROL_KEY: Final = Struct(">hh")
+_CONTROL_VERSION: Final = 0
+_FIRST_INTERNAL: Final = 100  # the type in the key is this and the batch type
 _MARKER_VALUE: Final = Struct(">hi")  # version, coordinator epoch
 _MARKER_VERSION: Final = 0
 
@@ -160,8 +163,13 @@ def recompress(
 
 
 def internal_batch(type: BatchType, payload: bytes, *, timestamp: int = 0) -> Batch:
-    """Build a batch of ours: one record without a key, whose value is the payload."""
-    return build_batch([Record(0, timestamp, None, payload)], type=type)
+    """Build a batch of ours: one control record, whose value is the payload.
+
+    Its key says the type again in the form of Kafka's control records, without which Kafka's tools
+    cannot read a segment.
+    """
+    key = _CONTROL_KEY.pack(_CONTROL_VERSION, _FIRST_INTERNAL + type)
+    return build_batch([Record(0, timestamp, key, payload)], type=type)
 
 
 def internal_payload(batch: Batch) -> bytes:
@@ -211,7 +219,7 @@ def transaction_marker(
     """Build the control batch that ends a producer's transaction in this partition."""
     if not -MAX_INT32 - 1 <= coordinator_epoch <= MAX_INT32:
         raise ValueError(f"coordinator epoch {coordinator_epoch} does not fit in a marker")
-    key = _MARKER_KEY.pack(_MARKER_VERSION, type)
+    key = _CONTROL_KEY.pack(_CONTROL_VERSION, type)
     value = _MARKER_VALUE.pack(_MARKER_VERSION, coordinator_epoch)
     return build_batch(
         [Record(0, timestamp, key, value)],
@@ -230,9 +238,9 @@ def read_marker(batch: Batch) -> Marker:
     if not batch.is_control or batch.type is not BatchType.DATA or key is None or value is None:
         raise CorruptBatch(0, f"no transaction marker: {batch}")
     # Later versions of either may only add fields at the end.
-    if len(key) < _MARKER_KEY.size or len(value) < _MARKER_VALUE.size:
+    if len(key) < _CONTROL_KEY.size or len(value) < _MARKER_VALUE.size:
         raise CorruptBatch(HEADER_SIZE, f"a transaction marker cut short, in {batch}")
-    _, kind = _MARKER_KEY.unpack_from(key)
+    _, kind = _CONTROL_KEY.unpack_from(key)
     _, coordinator_epoch = _MARKER_VALUE.unpack_from(value)
     try:
         return Marker(MarkerType(kind), coordinator_epoch)
