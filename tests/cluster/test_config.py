@@ -91,7 +91,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"id = ", b"\xff\xfe", b"[[", b"id = 1\nid = 2"])
 def test_what_is_no_toml_is_said_to_be_none(tmp_path: Path, text: bytes) -> None:
-    with pytest.raises(InvalidNodeConfig, match="is no TOML"):
+    with pytest.raises(InvalidNodeConfig, match="is not valid TOML"):
         load(tmp_path, text)
 
 

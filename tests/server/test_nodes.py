@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -159,6 +160,19 @@ def test_a_node_that_ends_at_once_is_told_with_its_last_words(here: LocalCluster
     with pytest.raises(ClusterFailed, match=r"node 3 ended with code 1(.|\n)*heartbeat_ms"):
         here.bring_up()
     assert here.running == []
+
+
+def test_a_node_started_by_hand_says_who_has_its_port(here: LocalCluster) -> None:
+    node = here.node(1)
+    node.tell({key: value for key, value in node.settings().items() if key != "log"})
+    port = node.settings()["rpc"]["port"]
+    with listening(port):
+        done = subprocess.run(
+            here.command(node), capture_output=True, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 1
+    assert f"process {os.getpid()} (" in done.stderr
+    assert f"has the port {port} on 127.0.0.1: stop it, or change `port` under [rpc]" in done.stderr
 
 
 # --- Stopping -------------------------------------------------------------------------------------

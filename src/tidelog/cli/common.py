@@ -78,7 +78,7 @@ def _complete(
     try:
         found = asyncio.run(main())
     except ClientError:
-        return []  # an error message in the middle of a prompt helps nobody
+        return []  # an error message in the middle of a prompt would only spoil the prompt
     return [name for name in found if name.startswith(incomplete)]
 
 
@@ -92,7 +92,7 @@ def run(
 ) -> T | None:
     """Run `work` on a connected cluster; end the process with a sentence if that goes wrong.
 
-    `endless` work is ended by Ctrl-C or SIGTERM, tidily, and there is no result then.
+    `endless` work ends tidily at Ctrl-C or SIGTERM, and then returns no result.
     """
     from tidelog.client import ClientError, Cluster, UnknownTopic
 
@@ -119,7 +119,7 @@ async def _until_told(work: Awaitable[T]) -> T:
     try:
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
     except (ValueError, RuntimeError):
-        return await task  # not the main thread: nobody sends it signals
+        return await task  # only the main thread receives signals
     try:
         return await task
     finally:
@@ -198,7 +198,7 @@ def parse_time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time: write 2026-01-31T12:00:00, or milliseconds since 1970."
+            f"{text!r} is not a time: write 2026-01-31T12:00:00, or milliseconds since 1970."
         ) from None
     if moment.tzinfo is None:
         moment = moment.astimezone()  # what people write is their own time

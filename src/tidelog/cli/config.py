@@ -33,21 +33,19 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Node = Annotated[
-    int | None, typer.Option("--node", help="As this node sees them.", min=0, metavar="ID")
-]
+Node = Annotated[int | None, typer.Option("--node", help="Ask this node.", min=0, metavar="ID")]
 
 
 @app.command("list")
 def list_settings(
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those that nobody changed.")
+        bool, typer.Option("--all", "-a", help="Include settings that still have their defaults.")
     ] = False,
     node: Node = None,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """List settings that were changed, or all."""
+    """List the settings that were changed, or all of them."""
     settings = [each for each in _settings(bootstrap, node) if everything or not each.is_default]
     if as_json:
         emit({each.name: {"value": each.value, "source": each.source} for each in settings})
@@ -73,7 +71,7 @@ def get(
             else:
                 typer.echo(each.value or "")
             return
-    fail(f"There is no setting {key}. `tidelog config list --all` shows what there is.")
+    fail(f"There is no setting {key}. `tidelog config list --all` lists the settings.")
 
 
 @app.command("set")
@@ -102,7 +100,7 @@ def unset(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Put settings back to their defaults."""
+    """Reset settings to their defaults."""
     _change(bootstrap, dict.fromkeys(keys))
     if as_json:
         emit(dict.fromkeys(keys))
@@ -119,7 +117,9 @@ def _settings(bootstrap: str, node: int | None) -> list[Setting]:
         if wanted is None:
             wanted = cluster.controller if cluster.controller is not None else min(cluster.nodes)
         elif wanted not in cluster.nodes:
-            raise ClientError(f"There is no node {wanted}: there are {sorted(cluster.nodes)}.")
+            raise ClientError(
+                f"There is no node {wanted} in this cluster: its nodes are {sorted(cluster.nodes)}."
+            )
         return await Admin(cluster).settings(Resource.BROKER, str(wanted))
 
     return run(bootstrap, work) or []

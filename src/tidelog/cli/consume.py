@@ -36,7 +36,7 @@ class Start:
 
     time: int | None = None  # EARLIEST, LATEST, or milliseconds
     offset: int | None = None  # the same one in every partition
-    before_end: int | None = None  # so many records before the end of each partition
+    before_end: int | None = None  # this many records before the end of each partition
 
 
 def consume(
@@ -54,7 +54,7 @@ def consume(
         ),
     ] = "start",
     number: Annotated[
-        int | None, typer.Option("--num", "-n", help="Stop after so many records.", min=1)
+        int | None, typer.Option("--num", "-n", help="Stop after this many records.", min=1)
     ] = None,
     format: Annotated[
         str,
@@ -79,12 +79,14 @@ def consume(
         typer.Option(
             "--follow/--no-follow",
             " /-e",
-            help="Go on at the end and wait for more, or stop there (-e).",
+            help="Wait for more records at the end, or stop there (-e).",
         ),
     ] = True,
     committed: Annotated[
         bool,
-        typer.Option("--read-committed", help="Leave out what transactions have not committed."),
+        typer.Option(
+            "--read-committed", help="Skip records of transactions that have not committed."
+        ),
     ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -92,23 +94,23 @@ def consume(
     """Read records from topics.
 
     Reading begins at the start of each partition and, like `rpk` and Kafka's own tools, goes on
-    until Ctrl-C. `-e` stops at what is the end when the command begins, `-n` after so many records.
-    In a group, `--offset` counts only where the group has not been yet.
+    until Ctrl-C. `-e` stops at the end as of the start of the command, `-n N` after N records.
+    In a group, `--offset` applies only to partitions for which the group has no committed offset.
 
     **Examples**
 
-    `tidelog consume orders -e` prints what is there, a value a line
+    `tidelog consume orders -e` prints what is there, one value per line
 
     `tidelog consume orders -o -10 -f '%p/%o %k: %v\\n'` shows the last ten of each partition
 
     `tidelog consume orders -o @-1h --json -e | jq .value` takes the last hour
 
-    `tidelog consume orders -g billing` shares the work with everybody in the group
+    `tidelog consume orders -g billing` shares the work with the other members of the group
     """
     start = parse_start(offset)
     formatter = OutputFormat(format)
     if group is not None and partition:
-        raise typer.BadParameter("A group gives out partitions itself: leave -p out.")
+        raise typer.BadParameter("A group assigns partitions itself: leave -p out.")
     if group is not None and start.time is None:
         raise typer.BadParameter("A group begins at start, end or @TIME.")
     output = typer.get_binary_stream("stdout")
@@ -273,5 +275,5 @@ def parse_start(text: str) -> Start:
         number = int(text)
         return Start(before_end=-number) if text.startswith("-") else Start(offset=number)
     raise typer.BadParameter(
-        f"{text!r} is no place to begin: use start, end, N, -N, @2026-01-31T12:00:00 or @-1h."
+        f"{text!r} is not a place to begin: use start, end, N, -N, @2026-01-31T12:00:00 or @-1h."
     )

@@ -53,7 +53,7 @@ def demo(
         bool, typer.Option("--spark/--no-spark", help="Whether a pipeline on Spark ends it.")
     ] = True,
 ) -> None:
-    """Show in a minute and a half what Tidelog is for.
+    """Run a 90-second guided demo.
 
     Three nodes, a topic, a producer, a group of two consumers. The log is drawn as it grows. Then
     the leader is killed with `kill -9`: the pause is measured, the node comes back, and every
@@ -165,7 +165,7 @@ class Story:
         await self._watch(cluster, CALM_S, "everything is well")
         leader = (await cluster.topic(TOPIC, fresh=True)).partitions[DRAWN].leader
         if leader is None:
-            fail(f"{TOPIC}/{DRAWN} has no leader, though nobody was killed yet")
+            fail(f"{TOPIC}/{DRAWN} has no leader, although no node was killed yet")
         killed = time.monotonic()
         self._nodes.kill(leader)
         pause = await self._pause_after(killed)

@@ -99,7 +99,9 @@ class InputFormat:
         found = match.groupdict()
         partition = found.get("p")
         if partition is not None and not partition.isdigit():
-            raise Mismatch(f"{partition[:60].decode(errors='replace')!r} is no partition.")
+            raise Mismatch(
+                f"{partition[:60].decode(errors='replace')!r} is not a partition number."
+            )
         return InputRecord(
             value=found.get("v"),
             key=found.get("k"),
@@ -114,7 +116,7 @@ def parse_headers(texts: list[str]) -> Headers:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name:
-            raise Mismatch(f"{text!r} is no header: write name=value.")
+            raise Mismatch(f"{text!r} is not a header: write name=value.")
         headers.append((name, value.encode()))
     return tuple(headers)
 

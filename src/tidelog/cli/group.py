@@ -141,10 +141,10 @@ def _lags(
 def reset(
     name: GroupName,
     to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="To the first record that is there.")
+        bool, typer.Option("--to-earliest", help="To the first record.")
     ] = False,
     to_latest: Annotated[
-        bool, typer.Option("--to-latest", help="To the end: skip what is there.")
+        bool, typer.Option("--to-latest", help="To the end: skip all existing records.")
     ] = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", help="To this offset.", min=0, metavar="N")
@@ -157,7 +157,9 @@ def reset(
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", help="So many records on; back if negative.", metavar="N"),
+        typer.Option(
+            "--shift-by", help="Forward by N records, or back if N is negative.", metavar="N"
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -174,7 +176,7 @@ def reset(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move a group to other offsets. Its consumers must be stopped.
+    """Reset the offsets of a group. Its consumers must be stopped.
 
     An offset that a partition does not have becomes the nearest that it has.
 

@@ -38,7 +38,7 @@ _UNITS: Final = ("year", "month", "day", "hour", "none")
 
 
 class Topics(TyperGroup):
-    """Takes what is no command for the name of a topic."""
+    """Takes a word that is not a command for the name of a topic."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command in front that people leave out."""
@@ -99,14 +99,19 @@ def write(
     partition_by: Annotated[
         str, typer.Option(help="Unit of the records' time: year, month, day, hour or none.")
     ] = "day",
-    headers: Annotated[bool, typer.Option("--headers", help="Keep headers as well.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    headers: Annotated[
+        bool, typer.Option("--headers", help="Keep the headers of records.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Run until Ctrl-C.")] = False,
     every: Annotated[str, typer.Option(help="With --follow: how often to commit.")] = "10s",
     max_offsets: Annotated[
-        int, typer.Option(help="Offsets that one commit takes over at most.", min=1)
+        int, typer.Option(help="Maximum number of offsets in one commit.", min=1)
     ] = 5_000_000,
     skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on although retention was faster.")
+        bool,
+        typer.Option(
+            "--skip-lost", help="Continue if retention deleted records before they were read."
+        ),
     ] = False,
     catalog: Catalog = None,
     catalog_option: CatalogOptions = None,
@@ -243,13 +248,13 @@ def compact(
 def expire(
     place: Place,
     tables: Tables = None,
-    older_than: Annotated[str, typer.Option(help="Age of snapshots that go.")] = "7d",
-    keep: Annotated[int, typer.Option(help="The newest so many stay in any case.", min=1)] = 1,
+    older_than: Annotated[str, typer.Option(help="Expire snapshots older than this.")] = "7d",
+    keep: Annotated[int, typer.Option(help="Always keep the N newest snapshots.", min=1)] = 1,
     catalog: Catalog = None,
     catalog_option: CatalogOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget old snapshots; their files go with the next `clean`."""
+    """Expire old snapshots; the next `clean` removes their files."""
     need_packages()
     from tidelog.spark.lake import care
 
@@ -266,13 +271,13 @@ def clean(
     place: Place,
     tables: Tables = None,
     older_than: Annotated[
-        str, typer.Option(help="Younger files stay: somebody may be about to commit them.")
+        str, typer.Option(help="Keep files newer than this; a running job may still commit them.")
     ] = "1d",
     catalog: Catalog = None,
     catalog_option: CatalogOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove files that no snapshot names."""
+    """Remove files that no snapshot refers to."""
     need_packages()
     from tidelog.spark.lake import care
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tidelog.client import Cluster
 
-PLAIN_WIDTH: Final = 100  # columns when nobody says how wide the output is
+PLAIN_WIDTH: Final = 100  # columns when the width of the output is unknown
 LOOKS: Final = {
     Style.PLAIN: "",
     Style.TITLE: "bold",

@@ -28,10 +28,16 @@ POLL_SECONDS: Final = 0.25
 
 app = typer.Typer(
     help=(
-        "Empty a node, remove it, or let another one join.\n\n"
+        "Drain a node, remove it for good, or let another one join.\n\n"
+        "*drain* is for a restart: the node gives up leadership and keeps its replicas, so clients "
+        "notice nothing when it stops. It leads again after it has been restarted, or at *undrain*."
+        "\n\n"
+        "*decommission* is for good: the other nodes take over the replicas, then the node leaves "
+        "the cluster. Its directory is not let in again; empty it to reuse the id.\n\n"
+        "`tidelog cluster status` shows how far either of them is.\n\n"
         "**Examples**\n\n"
-        "`tidelog node drain 2` before a restart of node 2, `tidelog node undrain 2` after it\n\n"
-        "`tidelog node decommission 2` moves everything off node 2 and takes it out\n\n"
+        "`tidelog node drain 2` before node 2 is restarted\n\n"
+        "`tidelog node decommission 2` moves all replicas off node 2 and removes it\n\n"
         "`tidelog node token --data /var/lib/tidelog` prints what a new node needs to join"
     ),
     no_args_is_help=True,
@@ -41,10 +47,11 @@ app = typer.Typer(
 
 NodeId = Annotated[int, typer.Argument(help="Id of the node.", min=0, metavar="ID")]
 NoWait = Annotated[
-    bool, typer.Option("--no-wait", help="Return at once; the cluster goes on by itself.")
+    bool, typer.Option("--no-wait", help="Return at once; the cluster finishes on its own.")
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", help="Seconds to wait for the end.", min=1, metavar="SECONDS")
+    float,
+    typer.Option("--timeout", help="Seconds to wait until it is done.", min=1, metavar="SECONDS"),
 ]
 
 
@@ -56,19 +63,20 @@ def drain(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Hand the leadership of a node's partitions to others; its copies stay.
+    """Hand the leadership of a node's partitions to other nodes; its replicas stay.
 
-    Writers do not notice a node that is stopped after it was drained.
+    Waits until the node leads nothing, then it can be stopped without a pause for clients. The node
+    leads again once it has been restarted, or after `tidelog node undrain`.
     """
     found = _carry_out("drain", node, "leaders_left", no_wait, timeout, bootstrap)
-    _report(found, as_json, f"Node {node} leads nothing any more.", f"Node {node} is draining.")
+    _report(found, as_json, f"Node {node} leads no partitions.", f"Node {node} is draining.")
 
 
 @app.command()
 def undrain(
     node: NodeId, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> None:
-    """Let a drained node lead partitions again."""
+    """Let a drained node lead partitions again, or call off a decommission."""
     found = _carry_out("undrain", node, "", True, 1.0, bootstrap)
     _report(found, as_json, "", f"Node {node} may lead partitions again.")
 
@@ -81,17 +89,20 @@ def decommission(
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move everything off a node and take it out of the cluster.
+    """Move all replicas off a node and remove it from the cluster.
 
-    The other nodes need room for its copies. Ctrl-C stops waiting, not the move:
+    The other nodes need disk space for its replicas. Ctrl-C stops waiting, not the move:
     `tidelog cluster status` shows how far it is, and `tidelog node undrain` calls it off.
+
+    A removed node may be stopped. It is refused if it is started again, because its data now
+    belongs to other nodes. To use its id for a new member, empty its data directory first.
     """
     found = _carry_out("decommission", node, "replicas_left", no_wait, timeout, bootstrap)
     _report(
         found,
         as_json,
-        f"Node {node} is out of the cluster: it can be stopped.",
-        f"Node {node} is being emptied.",
+        f"Node {node} has left the cluster: stop it. Its directory can be deleted.",
+        f"Node {node} is moving its replicas to other nodes.",
     )
 
 
@@ -200,8 +211,8 @@ def _carry_out(
                 if asyncio.get_running_loop().time() > end:
                     fail(
                         f"Node {node} still has {found[count]} {count.removesuffix('_left')} after "
-                        f"{timeout:g} s. The cluster goes on: `tidelog cluster status` shows how "
-                        "far it is, and whether other nodes are there to take over."
+                        f"{timeout:g} s. The cluster goes on with it: `tidelog cluster status` "
+                        "shows how far it is, and whether other nodes can take over."
                     )
                 await asyncio.sleep(POLL_SECONDS)
                 found = await operate(cluster, operation, node=node)

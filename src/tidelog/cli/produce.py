@@ -75,10 +75,11 @@ def produce(
         typer.Option("--partition", "-p", help="Partition of every record.", min=0),
     ] = None,
     acks: Annotated[
-        Acks, typer.Option(help="Wait for a majority of disks, for the leader, or for nobody.")
+        Acks,
+        typer.Option(help="Acknowledgement level: fsynced on a majority, leader only, or none."),
     ] = Acks.ALL,
     compression: Annotated[
-        Compression, typer.Option("--compression", "-z", help="How to pack batches.")
+        Compression, typer.Option("--compression", "-z", help="Compression of batches.")
     ] = Compression.NONE,
     tombstone: Annotated[
         bool, typer.Option("--tombstone", help="An empty value deletes its key.")
@@ -88,8 +89,8 @@ def produce(
 ) -> None:
     """Write records to a topic.
 
-    Records are read from standard input, a line each unless `--format` says otherwise, and are sent
-    as they come. `--json` prints where each one went, a line each.
+    Records are read from standard input, one per line unless `--format` says otherwise, and are
+    sent as they arrive. `--json` prints where each one was written, one line per record.
 
     **Examples**
 
@@ -97,7 +98,7 @@ def produce(
 
     `tidelog produce users -f '%k %v\\n' < users.txt` takes what is before the first space as key
 
-    `echo | tidelog produce users -k alice --tombstone` deletes what is known of alice
+    `echo | tidelog produce users -k alice --tombstone` deletes the record of alice
     """
     reader = InputFormat(format)
     try:

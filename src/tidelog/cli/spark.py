@@ -93,5 +93,5 @@ def parse_span(text: str) -> timedelta:
     """Read a length of time such as 30s, 15m, 12h or 7d; a wrong one is a wrong command line."""
     found = re.fullmatch(r"(\d+)([smhd])", text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no length of time: write 30s, 15m, 12h or 7d.")
+        raise typer.BadParameter(f"{text!r} is not a length of time: write 30s, 15m, 12h or 7d.")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})

@@ -40,10 +40,10 @@ def start(
         ),
     ] = None,
     log_level: Annotated[
-        str, typer.Option(help="How much to say: debug, info, warning or error.")
+        str, typer.Option(help="Lowest level of log lines: debug, info, warning or error.")
     ] = "info",
 ) -> None:
-    """Run one node until it is told to stop (SIGTERM or Ctrl-C).
+    """Run one node until SIGTERM or Ctrl-C.
 
     A node needs an id, a directory and the addresses of the nodes that found the cluster:
 
@@ -63,8 +63,20 @@ def start(
         host = "10.0.0.1"
         port = 9192
 
+        [log]
+        file = "node.log"
+        max_bytes = 10485760
+        files = 5
+
     Every founder has the same list of seeds. A node that is not in it joins their cluster. On a
     laptop, `tidelog up` writes such files and starts three nodes.
+
+    Choose ports outside the range that the system gives to outgoing connections
+    (`sysctl net.ipv4.ip_local_port_range`), or one of those may take a port while the node is down.
+
+    Log lines go to the error stream, or to `file` if there is a [log] section: a path below the
+    data directory unless it is absolute. The file is renamed to node.log.1 when it reaches
+    `max_bytes`, and at most `files` of them are kept.
 
     The nodes of a cluster share a secret, which a join token carries. Before several nodes found a
     cluster, run `tidelog node token --new` once; to add a node, run `tidelog node token` on the

@@ -61,10 +61,10 @@ def create(
     ] = CLUSTER_DEFAULT,
     config: Config = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that exists is no error.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say whether it could be created.")
+        bool, typer.Option("--dry-run", help="Only check whether it could be created.")
     ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -155,7 +155,7 @@ def list_topics(
 def describe(
     name: TopicName,
     all_settings: Annotated[
-        bool, typer.Option("--all", "-a", help="Show settings that nobody changed as well.")
+        bool, typer.Option("--all", "-a", help="Show unchanged settings as well.")
     ] = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -167,7 +167,7 @@ def describe(
         cluster: Cluster,
     ) -> tuple[TopicInfo, dict[int, tuple[int, int]], list[Setting]]:
         topic = await cluster.topic(name, fresh=True)
-        # A partition without a leader has no offsets to tell, and is no reason to wait for one.
+        # A partition without a leader has no offsets to show; the table does not wait for one.
         led = [TopicPartition(name, p.index) for p in topic.partitions if p.leader is not None]
         offsets = await bounds(cluster, led)
         settings = await Admin(cluster).settings(Resource.TOPIC, name)

@@ -5,7 +5,7 @@ The request is API 16000 in version 0, with the plain header of Kafka's requests
     {"operation": "log", "arguments": {"topic": "orders", "partition": 0}}
 
 and so is the answer's, which has a "result" or an "error" with a "problem" and a "message".
-A cluster that is no Tidelog closes the connection.
+A cluster of another make closes the connection.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ async def _ask(cluster: Cluster, host: str, port: int, body: bytes, deadline: De
             continue
         return bytes(frame[position:])
     raise Unsupported(
-        f"{host}:{port} is no Tidelog: it does not know this operation. Commands for topics, "
-        "groups, produce and consume work with any Kafka cluster, this one does not."
+        f"{host}:{port} is not a Tidelog node: it does not know this operation. Commands for "
+        "topics, groups, produce and consume work with any Kafka cluster; this one does not."
     )
 
 
@@ -76,5 +76,7 @@ def _read(data: bytes) -> Any:
             return answer["result"]
         problem, message = str(answer["error"]["problem"]), str(answer["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        raise BadAnswer("The answer to an operation makes no sense. Is this a Tidelog?") from None
+        raise BadAnswer(
+            "The cluster sent an unexpected answer to an operation. Is this a Tidelog cluster?"
+        ) from None
     raise OperationRefused(problem, message)

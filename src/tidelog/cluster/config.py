@@ -146,7 +146,7 @@ def load_node_config(path: Path) -> NodeConfig:
     except OSError as error:
         raise InvalidNodeConfig(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidNodeConfig(f"{path} is no TOML: {error}") from error
+        raise InvalidNodeConfig(f"{path} is not valid TOML: {error}") from error
     except ValidationError as error:
         faults = "; ".join(
             f"{'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}"

@@ -1,4 +1,4 @@
-"""What operators ask a cluster: how it is, what a log looks like, which node should go.
+"""What operators ask of a cluster: its health, the log of a replica, draining and removing nodes.
 
 Questions and answers are JSON, so that the command line, scripts and people can use them:
 
@@ -37,9 +37,9 @@ Answer = dict[str, Any]
 class Operations:
     def __init__(self, node: "Node") -> None:
         self._node = node
-        # What fronts have to say about themselves in a status, by name.
+        # What fronts report about themselves in a status, by name.
         self.gauges: dict[str, Callable[[], Answer]] = {}
-        # What anybody may ask of any node, and what nodes ask each other about themselves.
+        # What operators may ask of any node, and what nodes ask each other about themselves.
         self._public: dict[str, Callable[[Arguments], Awaitable[Answer]]] = {
             "status": self._status,
             "log": self._log,

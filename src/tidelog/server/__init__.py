@@ -1,4 +1,4 @@
-"""Nodes that run: one in this process, one a process, or a small cluster on this machine.
+"""Running nodes: one in this process, one as a process, or a small cluster on this machine.
 
 process   one node with all its fronts, on this event loop
 nodes     the node processes of a cluster on this machine: started, watched, stopped

@@ -26,8 +26,8 @@ class RotatingFile:
         self._max_bytes = max_bytes
         self._files = files
         self._handle = _open(path)
-        # Whoever started this process may have sent its output into the same file. What the
-        # interpreter itself has to say must go on to the new file then.
+        # The parent process may have sent our output into the same file. What the interpreter
+        # itself prints must then follow to the new file.
         self._outputs = [number for number in (1, 2) if _is_same(number, self._handle)]
 
     def write(self, line: bytes) -> None:

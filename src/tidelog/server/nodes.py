@@ -309,17 +309,16 @@ class LocalCluster:
             place = settings.get(listener, {})
             host, port = place.get("host", HOST), place.get("port", 0)
             try:
-                if not port or ports.is_free(host, port):
-                    continue
+                owner = ports.taken_by(host, port)
             except OSError as error:
                 raise ClusterFailed(
                     f"node {node.id} cannot listen on {host}:{port}: {error.strerror}"
                 ) from error
-            owner = ports.owner(port) or "another process"
-            raise ClusterFailed(
-                f"node {node.id} cannot start: {owner} has its {listener} port {port}. Stop that"
-                f" process, {remedy}"
-            )
+            if owner is not None:
+                raise ClusterFailed(
+                    f"node {node.id} cannot start: {owner} has its {listener} port {port}. Stop"
+                    f" that process, {remedy}"
+                )
 
     def command(self, node: LocalNode) -> list[str]:
         """Return the command line that runs a node."""

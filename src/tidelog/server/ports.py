@@ -81,6 +81,17 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
+def taken_by(host: str, port: int) -> str | None:
+    """Return who has a port, as a subject for a sentence; None if it is free or 0.
+
+    Raises `OSError` as `is_free` does.
+    """
+    if not port or is_free(host, port):
+        return None
+    found = owner(port)
+    return "a process that cannot be seen from here" if found is None else str(found)
+
+
 def owner(port: int) -> Owner | None:
     """Return the process that has a port; None if it cannot be seen from here."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}

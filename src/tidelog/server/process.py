@@ -1,8 +1,8 @@
 """One node with its fronts, on the event loop of this process.
 
-The Kafka port is taken first, so that other nodes and clients can be told where it is, but nobody
-is let in before the node is a member of its cluster. The end is the same in reverse: clients are
-turned away first, then leadership is handed over.
+The Kafka port is taken first, so that other nodes and clients can be told where it is, but no
+client is let in before the node is a member of its cluster. The end is the same in reverse: clients
+are turned away first, then leadership is handed over.
 """
 
 import asyncio
@@ -17,12 +17,14 @@ from typing import Final
 
 import uvloop
 
-from tidelog.cluster.config import NodeConfig
+from tidelog.cluster.config import Listener, NodeConfig
+from tidelog.cluster.errors import StartFailed
 from tidelog.cluster.model import Address
 from tidelog.cluster.node import Node
 from tidelog.kafka import KafkaServer
 from tidelog.kafka.apis import default_table
 from tidelog.kafka.groups.coordinator import Coordinator
+from tidelog.server import ports
 from tidelog.server.names import SERVING_FILE
 
 log = logging.getLogger(__name__)
@@ -72,7 +74,7 @@ class Server:
         await self.kafka.bind()
         await self.node.start(self.kafka.advertised)
         await self.coordinator.start()
-        # Clients ask whoever answers first, and some take "nobody leads it" for the last word.
+        # Clients ask the first node that answers, and some never ask again about a leader.
         await self.node.know_leaders(LEADERS_S)
         await self.kafka.start()
 
@@ -84,8 +86,23 @@ class Server:
 
 
 def run(config: NodeConfig) -> None:
-    """Run a node in this process until it is told to stop."""
+    """Run a node in this process until it is told to stop; raises `StartFailed`."""
+    for name, listener in (("kafka", config.kafka), ("rpc", config.rpc)):
+        _check_port(name, listener)
     uvloop.run(_run(config))
+
+
+def _check_port(name: str, listener: Listener) -> None:
+    """Say who has a port, which the error of a listener does not."""
+    try:
+        owner = ports.taken_by(listener.host, listener.port)
+    except OSError:
+        return  # a name, perhaps; the listener itself tells what is wrong with it
+    if owner is not None:
+        raise StartFailed(
+            f"{owner} has the port {listener.port} on {listener.host}: stop it, or change `port`"
+            f" under [{name}] in this node's file"
+        )
 
 
 async def _run(config: NodeConfig) -> None:
@@ -121,7 +138,7 @@ def _spare_the_collector() -> None:
     """Keep what a node has once it runs out of the garbage collector's sight.
 
     Modules, schemas and the replicas that were there at the start stay as long as the process. To
-    look through all of them for garbage takes a tenth of a second, in which nobody is answered.
+    look through all of them for garbage takes a tenth of a second, in which no client is answered.
     """
     gc.collect()
     gc.freeze()
@@ -129,7 +146,7 @@ def _spare_the_collector() -> None:
 
 
 def _announce(path: Path, server: Server) -> None:
-    """Say that this node serves clients, to whoever watches its directory."""
+    """Tell those who watch the directory that this node serves clients, and where."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps({"pid": os.getpid(), "kafka": str(server.address)}))
     partial.replace(path)
