@@ -98,6 +98,11 @@ class NodeConfig(_Strict):
     election_timeout_ms: Annotated[int, Field(ge=50, le=60_000)] = 1000
     # How often retention and compaction look at each partition.
     housekeeping_s: Annotated[float, Field(gt=0)] = 10.0
+    # Files are read again in the background, to find rot while there are good copies: at most so
+    # much a second (0: never), and each file not before it was left alone for so long. 8 MiB/s read
+    # 690 GB a day, and take a few percent of a slow disk.
+    verify_bytes_per_s: Annotated[int, Field(ge=0)] = 8 << 20
+    verify_every_s: Annotated[float, Field(gt=0)] = 86_400.0
 
     @model_validator(mode="after")
     def _check(self) -> "NodeConfig":

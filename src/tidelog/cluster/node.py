@@ -59,6 +59,7 @@ from tidelog.cluster.partition import Partition
 from tidelog.cluster.presence import Presence
 from tidelog.cluster.state import ClusterState
 from tidelog.cluster.steward import RELEASE, Steward
+from tidelog.cluster.verifying import Verifier
 from tidelog.raft import events as ev
 from tidelog.raft.beats import BeatOptions, Beats
 from tidelog.raft.configuration import Configuration
@@ -108,6 +109,7 @@ class Node:
         self.presence = Presence(self)
         self.hosting = Hosting(self)
         self.steward = Steward(self)
+        self.verifier = Verifier(self)
         self.operations = Operations(self)
         self.joining = Joining(self)
         self.network: Network
@@ -231,6 +233,7 @@ class Node:
         self.hosting.delete_leftovers()
         self.hosting.start()
         self.presence.start()
+        self.verifier.start()
 
     async def stop(self) -> None:
         """Hand over what this node leads, flush, and end."""
@@ -241,6 +244,7 @@ class Node:
 
     async def _end(self) -> None:
         self.steward.close()
+        self.verifier.close()
         self.presence.close()
         self.hosting.close()
         self.groups.close_all()

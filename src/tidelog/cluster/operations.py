@@ -163,6 +163,7 @@ class Operations:
             "failed_partitions": failed,
             "lost_partitions": lost,
             "replicas_lost": node.hosting.lost.total,
+            "verification": node.verifier.describe(),
             **{name: gauge() for name, gauge in self.gauges.items()},
         }
 

@@ -17,6 +17,7 @@ from tidelog.storage.merging import MergeJob, SweepJob
 from tidelog.storage.sealed import replace_file
 from tidelog.storage.segment import SegmentPool
 from tidelog.storage.snapshots import SnapshotFiles, SnapshotInfo, SnapshotWriter
+from tidelog.storage.verifying import VerifyJob
 from tidelog.storage.vote import NO_NODE, NOTHING_PROMISED, Vote, VoteFile
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "SnapshotWriter",
     "StorageError",
     "SweepJob",
+    "VerifyJob",
     "Vote",
     "VoteFile",
     "raise_file_limit",

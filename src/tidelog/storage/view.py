@@ -5,7 +5,7 @@ Nothing here appends, flushes or cuts; `log.py` does, and keeps the fields below
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import update_wrapper
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -14,13 +14,15 @@ from tidelog.storage import reader
 from tidelog.storage.cache import CachedRun
 from tidelog.storage.config import LogConfig
 from tidelog.storage.describe import LogDescription, SegmentDescription, draw, gaps_of
+from tidelog.storage.disk import Disk
 from tidelog.storage.errors import DamagedLog, LocalError
 from tidelog.storage.reader import Reader
 from tidelog.storage.recovery import Recovered
 from tidelog.storage.retention import Retainable, retention_bound
 from tidelog.storage.segment import UNKNOWN, Segment
-from tidelog.storage.state import StateFile
+from tidelog.storage.state import WHOLE, RecoveryPoint, StateFile
 from tidelog.storage.tail import Tail
+from tidelog.storage.verifying import VerifyJob
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -200,6 +202,62 @@ class ReadableLog:
     def size(self) -> int:
         """Return the bytes of all segments. Looks into every segment once, then remembers."""
         return sum(self._retainable(segment).size for segment in self._chain)
+
+    # --- Verification ----------------------------------------------------------------------------
+
+    def verifiable(self) -> list[Offset]:
+        """Return the bases of the segments that a job can verify, oldest first."""
+        bases = [segment.base for segment in self._chain]
+        return bases if self._place_of_verified() is not None else bases[:-1]
+
+    def _place_of_verified(self) -> RecoveryPoint | None:
+        """Return how far the last segment may be verified; None if nothing of it is flushed."""
+        last = self._chain.last
+        if last is None or (self._tail.active is not None and self._point.segment != last.base):
+            return None
+        return self._point
+
+    def verify_job(self, disk: Disk, base: Offset) -> VerifyJob | None:
+        """Prepare to verify the segment that begins at an offset; None if there is none now."""
+        number = self._chain.locate(base)
+        if number < 0 or self._chain[number].base != base:
+            return None
+        segment = self._chain[number]
+        place = Segment(self._directory, segment.base, segment.term)
+        place.last = segment.last
+        if self._tail.active is not None and segment is self._chain.last:
+            point = self._place_of_verified()
+            if point is None or point.position == WHOLE:
+                return None
+            place.last, place.size = point.offset, point.position
+        return VerifyJob(disk, segment, place, segment.generation, self.truncations)
+
+    def confirm(self, job: VerifyJob) -> DamagedLog | None:
+        """Return the damage that a job found, unless the file changed in the meantime."""
+        same = job.segment in self._chain and job.segment.generation == job.generation
+        if job.damage is None or not same or job.truncations != self.truncations:
+            return None
+        return job.damage
+
+    def names(self) -> dict[str, Offset]:
+        """Return the file names of all segments, with their bases."""
+        return {segment.path.rpartition("/")[2]: segment.base for segment in self._chain}
+
+    @property
+    def directory(self) -> str:
+        """Where the segments are."""
+        return self._directory
+
+    def missing(self, names: Collection[str], before: Mapping[str, Offset]) -> DamagedLog | None:
+        """Return which segment is not among the `names` of a listing.
+
+        `before` is what `names` said before the directory was listed.
+        """
+        for name, base in before.items():
+            number = self._chain.locate(base)
+            if name not in names and number >= 0 and self._chain[number].base == base:
+                return DamagedLog(self._chain[number].path, 0, base, "the file is missing")
+        return None
 
     # --- For tools and tests ---------------------------------------------------------------------
 

@@ -1,0 +1,145 @@
+"""Background verification on real nodes: what nobody reads is found all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+from tests.cluster.nodes import Nodes, until
+
+from tidelog.cluster import verifying
+from tidelog.cluster.config import NodeConfig
+from tidelog.cluster.partition import Partition
+
+
+class Eager(Nodes):
+    """Nodes that verify everything again and again."""
+
+    every = 0.1
+
+    def config(self, number: int, *, rack: str | None = None) -> NodeConfig:
+        return (
+            super()
+            .config(number, rack=rack)
+            .model_copy(update={"verify_bytes_per_s": 1 << 30, "verify_every_s": self.every})
+        )
+
+
+def run(path: Path, story: Callable[[Eager], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        nodes = Eager(path, 3)
+        try:
+            async with asyncio.timeout(120):
+                await story(nodes)
+        finally:
+            await nodes.stop_all()
+
+    uvloop.run(limited())
+
+
+async def written(nodes: Nodes) -> Partition:
+    """Write a topic of several segments; return a follower that has them on its disk."""
+    await nodes.start(1, 2, 3)
+    await nodes.any.controller.create_topic("t", 1, 3, {"segment.bytes": "16384"})
+    for number in range(40):
+        await nodes.write("t", 0, b"%04d" % number * 500)
+    leader = await nodes.leader("t")
+    id_ = next(each for each in nodes.running if each != leader.core.vnode.id)
+    follower = nodes[id_].partition("t", 0)
+    assert follower is not None
+    await until(lambda: follower.core.committed == leader.core.committed, "the same log")
+    assert follower.replica.log.segments > 3
+    return follower
+
+
+def closed_segment(path: Path, follower: Partition) -> Path:
+    """Return the file of a segment in the middle of a follower's log."""
+    node = path / f"node-{follower.core.vnode.id}"
+    found = sorted(
+        node.glob("topics/t/*/log/*.log"), key=lambda each: int(each.name.partition("-")[0])
+    )
+    return found[1]
+
+
+def flip(segment: Path) -> None:
+    with segment.open("r+b") as file:
+        file.seek(1000)
+        byte = file.read(1)[0]
+        file.seek(1000)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("harm", [flip, Path.unlink])
+def test_damage_that_nobody_reads_is_found_and_mended(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    async def story(nodes: Eager) -> None:
+        follower = await written(nodes)
+        node, was = nodes[follower.core.vnode.id], follower.core.vnode
+        harm(closed_segment(tmp_path, follower))
+        await until(lambda: node.verifier.counts.damaged == 1, "that it is found")
+
+        def rebuilt() -> bool:
+            now = node.partition("t", 0)
+            return (
+                now is not None
+                and now.core.vnode != was
+                and now.core.vnode in now.core.configuration.voters
+                and now.replica.log.segments > 3
+            )
+
+        await until(rebuilt, "the rebuilt replica")
+        counts = node.verifier.counts
+        before = counts.segments
+        await until(lambda: counts.segments > before + 10, "another pass")
+        assert counts.damaged == 1
+
+    run(tmp_path, story)
+
+
+def test_what_changes_while_it_is_verified_is_no_damage(tmp_path: Path) -> None:
+    async def story(nodes: Eager) -> None:
+        await nodes.start(1, 2, 3)
+        compacted = {
+            "segment.bytes": "16384",
+            "segment.ms": "200",
+            "cleanup.policy": "compact,delete",
+            "retention.bytes": "100000",
+        }
+        await nodes.any.controller.create_topic("t", 1, 3, compacted)
+        for number in range(300):
+            await nodes.write("t", 0, b"%04d" % number * 500)
+        for node in nodes.running.values():
+            counts = node.verifier.counts
+            await until(lambda counts=counts: counts.segments > 20, "a pass")  # type: ignore[misc]
+            assert counts.damaged == 0
+
+    run(tmp_path, story)
+
+
+def test_a_restart_remembers_what_was_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "SAVE_S", 0.0)
+
+    async def story(nodes: Eager) -> None:
+        follower = await written(nodes)
+        number, group = follower.core.vnode.id, follower.group
+        await until(lambda: nodes[number].verifier.counts.last_full_pass is not None, "a full pass")
+        await asyncio.sleep(0.3)
+        await nodes.stop(number)
+        nodes.every = 1000.0
+        await nodes.start(number)
+        await until(lambda: nodes[number].partition("t", 0), "the replica")
+        await until(lambda: nodes[number].verifier.counts.last_full_pass is not None, "a full pass")
+        hosted = nodes[number].groups.get(group)
+        assert hosted is not None
+        told = nodes[number].verifier.describe_replica(hosted)
+        assert told["verified"] == told["of"]
+        # What was read since is not what was read before: at most the end of each log.
+        assert nodes[number].verifier.counts.segments < follower.replica.log.segments
+
+    run(tmp_path, story)
