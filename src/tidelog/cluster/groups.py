@@ -10,11 +10,13 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tidelog.cluster.executor import Executor
 from tidelog.cluster.host import Job, Outcome
+from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.replica import Replica
 from tidelog.cluster.tailreads import TailReads
 from tidelog.machines import Machine
@@ -73,6 +75,13 @@ class Hosted:
         self.published: tuple[object, ...] = ()
         self._groups = groups
         self._flush_timer: asyncio.TimerHandle | None = None
+        # One for each job that is queued or runs. Any thread takes out, and that is atomic.
+        self._jobs: deque[None] = deque()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job of this replica may touch its files any more."""
+        return not self._jobs
 
     def step(self, event: ev.Event) -> None:
         self._groups.touch(self)
@@ -89,7 +98,24 @@ class Hosted:
                 self._groups.touch(self)
                 done(error)
 
-        self._groups.executor.submit(lane, job, finish)
+        self._jobs.append(None)
+        self._groups.executor.submit(lane, lambda: self._work(job), finish)
+
+    def _work(self, job: Job) -> Callable[[], None] | None:
+        """Do a job in a thread, and count it as ended with the last of what it leaves to do."""
+        rest: Callable[[], None] | None = None
+        try:
+            rest = job()
+        finally:
+            if rest is None:
+                self._jobs.pop()
+        return None if rest is None else lambda: self._finish(rest)
+
+    def _finish(self, rest: Callable[[], None]) -> None:
+        try:
+            rest()
+        finally:
+            self._jobs.pop()
 
     def resolved(self, outcome: Outcome) -> None:
         self._groups.resolved(outcome)
@@ -184,6 +210,7 @@ class Groups:
         flush_ms: int,
         machines: Callable[[], Sequence[Machine]],
         known: bool,
+        legacy: Legacy | None = None,
     ) -> Hosted:
         """Open a replica, without letting it take part: any thread may do that.
 
@@ -203,6 +230,7 @@ class Groups:
             cache=self.cache,
             clock=wall_ms,
             known=known,
+            legacy=legacy,
         )
         return hosted
 

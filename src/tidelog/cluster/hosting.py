@@ -22,7 +22,9 @@ from tidelog.cluster import commands as cmd
 from tidelog.cluster.configs import TopicConfig
 from tidelog.cluster.errors import ClusterError
 from tidelog.cluster.groups import Hosted
+from tidelog.cluster.healing import Failed, Healing
 from tidelog.cluster.leaders import Claim
+from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.lost import LostReplicas
 from tidelog.cluster.model import CONTROLLER_GROUP, PartitionState, TopicState
 from tidelog.cluster.partition import Partition, machines_of_a_topic
@@ -72,7 +74,7 @@ class Hosting:
         self._listeners: list[Callable[[Partition], None]] = []
         self._scheduled = False
         self._closed = False
-        self.failures: dict[GroupId, str] = {}  # replicas that could not be opened, and why
+        self.healing = Healing(node, self._reopen)
         self.lost = LostReplicas(node)
         self._registrar = Registrar(node)
         self._version = 0  # of the state that was acted upon last
@@ -131,6 +133,11 @@ class Hosting:
                     self._remove_replaced(before, topic)
         for group in [group for group in self._by_group if state.partition(group) is None]:
             self._remove(group)
+        for group, failed in self.healing:
+            wanted = group == CONTROLLER_GROUP or state.partition(group) is not None
+            if not wanted and group not in self._opening:
+                self.healing.forget(group)
+                self._discard_failed(group, failed.vnode)
         gone = self._seen.keys() - state.topics.keys()
         if gone:
             for name in gone:
@@ -152,6 +159,7 @@ class Hosting:
                 mine is not None
                 and self._opening.get(partition.group) != mine
                 and self.lost.why(partition.group, mine) is None
+                and not self.healing.holds(partition.group, mine)
             ):
                 self._open(topic, partition, mine, config)
 
@@ -168,7 +176,12 @@ class Hosting:
         return ShippingMode.SIDE if enabled else ShippingMode.LOG
 
     def _open(
-        self, topic: TopicState, partition: PartitionState, mine: Vnode, config: TopicConfig
+        self,
+        topic: TopicState,
+        partition: PartitionState,
+        mine: Vnode,
+        config: TopicConfig,
+        legacy: Legacy | None = None,
     ) -> None:
         registry = self._node.joining.registry
         known = registry.hosts(partition.group, mine.revision)
@@ -196,6 +209,7 @@ class Hosting:
                     flush_ms=config.flush_ms,
                     machines=machines_of_a_topic,
                     known=known,
+                    legacy=legacy,
                 )
             )
 
@@ -214,15 +228,9 @@ class Hosting:
                 self._lose(partition.group, mine, str(error))
                 return
             if error is not None:
-                self.failures[partition.group] = str(error)
-                log.error(
-                    "the replica of %s/%d cannot be opened: %s. It takes no part until this node"
-                    " is started again",
-                    topic.name,
-                    partition.index,
-                    error,
-                )
+                self.healing.add(partition.group, mine, str(error), None)
                 return
+            self.healing.opened(partition.group)
             self._opened(topic.name, partition, loaded[0])
 
         self._node.executor.submit("open", load, done)
@@ -243,6 +251,10 @@ class Hosting:
         hosted.replica.on_lost = lambda why: self._lose(
             opened.group, hosted.replica.core.vnode, why
         )
+        hosted.replica.on_failed = lambda why: self.healing.add(
+            opened.group, hosted.replica.core.vnode, why, hosted
+        )
+        hosted.replica.core.voter.reluctant = self._node.is_reluctant(opened.group)
         self._partitions[name, partition.index] = opened
         self._by_group[partition.group] = opened
         self._directories[partition.group] = directory_of(
@@ -254,6 +266,39 @@ class Hosting:
         if mine in partition.founding:
             delay = partition.founding.index(mine) * NEXT_STANDS_S
             self._node.loop.call_later(delay, self._node.groups.stand, hosted, STAND_AGAIN_S)
+
+    # --- Healing ---------------------------------------------------------------------------------
+
+    def _reopen(self, group: GroupId, failed: Failed) -> None:
+        """Open a failed replica again; one that is open yet is closed first."""
+        if group == CONTROLLER_GROUP:
+            self._node.reopen_group_0(failed)
+            return
+        if failed.hosted is not None:
+            failed.legacy = failed.hosted.replica.legacy(machines=False)
+            partition = self._by_group.get(group)
+            if partition is not None and partition.hosted is failed.hosted:
+                self._forget(partition)
+            failed.hosted = None
+        state = self._node.state
+        current = state.partition(group)
+        place = state.partition_of(group)
+        if current is None or place is None or current.replica_on(self._node.id) != failed.vnode:
+            self.healing.forget(group)
+            self._discard_failed(group, failed.vnode)
+            return
+        topic = state.topics[place[0]]
+        config = TopicConfig.from_strings(topic.config, state.config)
+        self._open(topic, current, failed.vnode, config, failed.legacy)
+
+    def _discard_failed(self, group: GroupId, vnode: Vnode) -> None:
+        """Delete what a replica leaves that is closed and no longer wanted."""
+        current = self._node.state.partition(group)
+        if current is not None and vnode in current.known:
+            return
+        for path in _replicas_below(self._node.config.data):
+            if _place_of(path.name) == (group, vnode.revision):
+                self._delete_soon(f"{TOPICS}/{path.parent.name}/{path.name}", vnode, group)
 
     # --- Losing ----------------------------------------------------------------------------------
 
@@ -269,6 +314,7 @@ class Hosting:
 
     def _lose(self, group: GroupId, vnode: Vnode, why: str) -> None:
         """Count a replica as lost; it takes no part, now and after a restart."""
+        self.healing.forget(group)
         self.lost.add(group, vnode, why)
         registry = self._node.joining.registry
         self._node.executor.submit(
@@ -292,6 +338,7 @@ class Hosting:
     def _remove(self, group: GroupId) -> None:
         """Close a replica, and delete its files unless it was lost: those stay a while."""
         partition = self._by_group[group]
+        self.healing.forget(group)
         directory = self._forget(partition)
         state = self._node.state.partition(group)
         if state is None or partition.core.vnode not in state.known:
@@ -488,6 +535,7 @@ class Hosting:
     def close(self) -> None:
         self._closed = True
         self.lost.close()
+        self.healing.close()
         for task in self._tasks:
             task.cancel()
         for partition in self:

@@ -41,6 +41,7 @@ from tidelog.cluster.directory import Taken, take
 from tidelog.cluster.errors import ClusterError, Problem, StartFailed
 from tidelog.cluster.executor import Executor
 from tidelog.cluster.groups import Groups, Hosted
+from tidelog.cluster.healing import Failed
 from tidelog.cluster.hosting import Hosting
 from tidelog.cluster.identity import load_identity
 from tidelog.cluster.joining import Joining
@@ -53,6 +54,7 @@ from tidelog.cluster.jointoken import (
     settle_secret,
 )
 from tidelog.cluster.leaders import Claim, CorruptClaims, LeaderTable
+from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
 from tidelog.cluster.operations import Operations
 from tidelog.cluster.partition import Partition
@@ -319,12 +321,75 @@ class Node:
             self.joining.become(admission)
         if not known:
             registry.add([(CONTROLLER_GROUP, revision)])
-        self.groups.admit(hosted)
-        hosted.on_touched = lambda: self._group_0_touched(hosted)
+        self._admit_group_0(hosted)
         if self.founders[0] == self.id and revision == 0:
             self.groups.stand(hosted, STAND_AGAIN_S)
 
-    def _load_group_0(self, revision: int, *, known: bool) -> Hosted:
+    def _admit_group_0(self, hosted: Hosted) -> None:
+        vnode = hosted.replica.core.vnode
+        self.groups.admit(hosted)
+        hosted.on_touched = lambda: self._group_0_touched(hosted)
+        hosted.replica.core.voter.electable = self.may_lead
+        hosted.replica.core.voter.reluctant = self.is_reluctant(CONTROLLER_GROUP)
+        hosted.replica.on_failed = lambda why: self.hosting.healing.add(
+            CONTROLLER_GROUP, vnode, why, hosted
+        )
+
+    def reopen_group_0(self, failed: Failed) -> None:
+        """Open the failed replica of group 0 again; the state stays as it is meanwhile."""
+        if failed.hosted is not None:
+            failed.legacy = failed.hosted.replica.legacy(machines=True)
+            self.groups.close(CONTROLLER_GROUP)
+            failed.hosted = None
+            self._led_the_cluster = False
+            self.presence.lead_no_more(CONTROLLER_GROUP)
+        healing, legacy, state = self.hosting.healing, failed.legacy, ClusterState()
+        loaded: list[Hosted] = []
+
+        def load() -> None:
+            loaded.append(
+                self._load_group_0(failed.vnode.revision, known=True, state=state, legacy=legacy)
+            )
+
+        def done(error: OSError | None) -> None:
+            if isinstance(error, DamagedLog):
+                healing.forget(CONTROLLER_GROUP)
+                log.error(
+                    "the controller replica of this node is lost: %s. It is rebuilt when this node"
+                    " is started again",
+                    error,
+                )
+            elif error is not None:
+                healing.add(CONTROLLER_GROUP, failed.vnode, str(error), None)
+            else:
+                # Others hold on to the state, so that goes on where it stood.
+                carried = None if legacy is None else legacy.machines
+                machines = loaded[0].replica.machines
+                if carried is None or machines.applied != carried.offset:
+                    self.state.restore(state.snapshot() if machines.applied > NO_OFFSET else b"")
+                machines.hand_on(self.state)
+                healing.opened(CONTROLLER_GROUP)
+                self._admit_group_0(loaded[0])
+
+        self.executor.submit("open", load, done)
+
+    def is_reluctant(self, group: GroupId) -> bool:
+        """Whether a replica here lets all others try to lead first."""
+        return self.hosting.healing.is_reluctant(group)
+
+    def settle_reluctance(self, group: GroupId) -> None:
+        hosted = self.groups.get(group)
+        if hosted is not None:
+            hosted.replica.core.voter.reluctant = self.is_reluctant(group)
+
+    def _load_group_0(
+        self,
+        revision: int,
+        *,
+        known: bool,
+        state: ClusterState | None = None,
+        legacy: Legacy | None = None,
+    ) -> Hosted:
         births = self.joining.identity.births
         voters = tuple(Vnode(node, 0) for node in self.founders if str(node) in births)
         founds = revision == 0 and len(voters) == len(births)
@@ -336,8 +401,9 @@ class Node:
             options=Options(),
             log_config=LogConfig(),
             flush_ms=FLUSH_MS,
-            machines=lambda: [self.state],
+            machines=lambda: [self.state if state is None else state],
             known=known,
+            legacy=legacy,
         )
 
     def _group_0_touched(self, hosted: Hosted) -> None:

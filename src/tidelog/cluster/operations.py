@@ -144,10 +144,10 @@ class Operations:
             for each in partitions
             if each.failed is not None
         }
-        for group, why in node.hosting.failures.items():
+        for group, each in node.hosting.healing:
             place = node.state.partition_of(group)
             if place is not None:
-                failed[f"{place[0]}/{place[1]}"] = why
+                failed[f"{place[0]}/{place[1]}"] = each.why
         lost = {
             f"{place[0]}/{place[1]}": each.why
             for group, each in node.hosting.lost
@@ -161,6 +161,7 @@ class Operations:
             "disk_total_bytes": usage.total,
             "controller_replica": self._describe_group_0(),
             "failed_partitions": failed,
+            "replicas_failed": node.hosting.healing.total,
             "lost_partitions": lost,
             "replicas_lost": node.hosting.lost.total,
             "verification": node.verifier.describe(),
@@ -170,6 +171,9 @@ class Operations:
     def _describe_group_0(self) -> Answer | None:
         """How this node's replica of the controller's log is; None before it has one."""
         hosted = self._node.groups.get(CONTROLLER_GROUP)
+        failed = self._node.hosting.healing.get(CONTROLLER_GROUP)
+        if hosted is None and failed is not None:
+            return {"role": None, "term": None, "ready": False, "failed": failed.why, "lost": None}
         if hosted is None:
             return None
         replica = hosted.replica

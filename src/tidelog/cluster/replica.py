@@ -442,7 +442,7 @@ class Replica:
     # --- Vote -----------------------------------------------------------------------------------
 
     def _save_vote(self) -> None:
-        if self._saving or not self._unsaved:
+        if self._saving or not self._unsaved or self.failed is not None:
             return
         self._saving = True
         state = self._unsaved[-1]
