@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.cli.health import HEALTHY, is_healthy, problems, summary
+from tidelog.cli.health import HEALTHY, Severity, is_healthy, problems, summary
 
 GIB = 1 << 30
 
@@ -51,7 +51,7 @@ TROUBLES: dict[str, dict[str, Any]] = {
     "2 partitions with replicas behind or down": status(under_replicated=["a/0", "a/1"]),
     "node 2 down": status({"id": 2, "alive": False, "status": "active", "replicas": 4}),
     "the disk of node 2 nearly full": status(node(2, disk_free_bytes=1 << 20)),
-    "the disk of node 2": status(node(2, disk_problem="no space is left for records")),
+    "the disk of node 2 full": status(node(2, disk_free_bytes=4096)),
     "1 replica failed on node 2": status(node(2, failed_partitions={"a/0": "EIO"})),
     "1 replica lost on node 2": status(node(2, lost_partitions={"a/0": "its vote is gone"})),
     "node 2 rebuilding 1 of 4 replicas": status(node(2, rebuilding=["a/0"])),
@@ -96,6 +96,13 @@ def test_what_passes_by_itself_is_told_and_is_healthy() -> None:
     assert [each.kind for each in found] == ["moving", "draining", "leaving"]
     assert is_healthy(found)
     assert summary(found) == HEALTHY
+
+
+def test_a_full_disk_is_critical_where_it_leads() -> None:
+    (follower,) = problems(status(node(2, disk_free_bytes=0, leaders=0)))
+    (leader,) = problems(status(node(2, disk_free_bytes=0, leaders=3)))
+    assert (follower.severity, leader.severity) == (Severity.WARNING, Severity.CRITICAL)
+    assert "0 B of 10.0 GiB are free. Delete topics or records" in leader.message
 
 
 def test_replicas_of_one_reason_are_one_line_with_the_reason() -> None:

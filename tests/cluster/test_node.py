@@ -371,3 +371,20 @@ def test_a_directory_belongs_to_one_node_at_a_time(tmp_path: Path) -> None:
         await asyncio.sleep(0)
 
     run(story())
+
+
+def test_a_status_tells_how_the_controllers_own_replicas_are(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as nodes:
+            await until(lambda: nodes.any.controller_id() is not None, "a controller")
+            controller = nodes.any.controller_id()
+            follower = next(node for node in nodes.running.values() if node.id != controller)
+            hosted = follower.groups.get(CONTROLLER_GROUP)
+            assert hosted is not None
+            hosted.replica.failed = "Input/output error"
+            answer = json.loads(await nodes.any.operations.operate(_question("status")))["result"]
+            (shown,) = [each for each in answer["nodes"] if each["id"] == follower.id]
+            assert "Input/output error" in shown["controller_replica"]["failed"]
+            assert answer["controller"] == controller
+
+    run(story())

@@ -17,6 +17,8 @@ from tidelog.cli.common import format_bytes, plural
 
 # Names of partitions in a message; `--json` has them all.
 SHOWN: Final = 8
+# Less than one append of a large batch: producers get storage errors.
+FULL_BYTES: Final = 1 << 20
 # A disk with less than both of these free is about to refuse writes.
 NEARLY_FULL_BYTES: Final = 512 << 20
 NEARLY_FULL_SHARE: Final = 0.02
@@ -136,22 +138,26 @@ def _note(node: Mapping[str, Any], kind: str, what: str) -> Problem:
 
 
 def _disk(node: Mapping[str, Any]) -> Iterator[Problem]:
-    refused = node.get("disk_problem")
     free, total = node.get("disk_free_bytes"), node.get("disk_total_bytes")
-    if refused:
-        message = f"node {node['id']}: {refused}"
-        yield Problem(Severity.WARNING, "disk", f"the disk of node {node['id']}", message)
-    elif (
-        isinstance(free, int)
-        and isinstance(total, int)
-        and free < min(NEARLY_FULL_BYTES, NEARLY_FULL_SHARE * total)
-    ):
+    if not isinstance(free, int) or not isinstance(total, int):
+        return
+    disk = f"the disk of node {node['id']}"
+    room = (
+        f"{format_bytes(free)} of {format_bytes(total)} are free. Delete topics or records, shorten"
+        " retention, or give it more space"
+    )
+    if free < FULL_BYTES:
+        # What it leads cannot be written; a follower with a full disk costs a copy.
+        leads = bool(node.get("leaders"))
         yield Problem(
-            Severity.WARNING,
-            "disk_nearly_full",
-            f"the disk of node {node['id']} nearly full",
-            f"the disk of node {node['id']} is nearly full: {format_bytes(free)} of"
-            f" {format_bytes(total)} are free. Delete topics or records, or shorten retention",
+            Severity.CRITICAL if leads else Severity.WARNING,
+            "disk_full",
+            f"{disk} full",
+            f"{disk} is full, so its replicas take no writes: {room}",
+        )
+    elif free < min(NEARLY_FULL_BYTES, NEARLY_FULL_SHARE * total):
+        yield Problem(
+            Severity.WARNING, "disk_nearly_full", f"{disk} nearly full", f"{disk} is low: {room}"
         )
 
 

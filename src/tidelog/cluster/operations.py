@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.cluster import commands as cmd
@@ -20,7 +20,7 @@ from tidelog.cluster.calls import Call
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import CONTROLLER_GROUP, Member, MemberStatus
 from tidelog.cluster.partition import Partition
-from tidelog.raft.types import NodeId
+from tidelog.raft.types import GroupId, NodeId
 
 if TYPE_CHECKING:
     from tidelog.cluster.node import Node
@@ -149,8 +149,8 @@ class Operations:
             if place is not None:
                 failed[f"{place[0]}/{place[1]}"] = each.why
         lost = {
-            f"{place[0]}/{place[1]}": each.why
-            for group, each in node.hosting.lost
+            f"{place[0]}/{place[1]}": why
+            for group, why in self._lost()
             if (place := node.state.partition_of(group)) is not None
         }
         return {
@@ -168,22 +168,25 @@ class Operations:
             **{name: gauge() for name, gauge in self.gauges.items()},
         }
 
-    def _describe_group_0(self) -> Answer | None:
-        """How this node's replica of the controller's log is; None before it has one."""
+    def _describe_group_0(self) -> Answer:
+        """How this node's replica of the controller's log is."""
         hosted = self._node.groups.get(CONTROLLER_GROUP)
         failed = self._node.hosting.healing.get(CONTROLLER_GROUP)
-        if hosted is None and failed is not None:
-            return {"role": None, "term": None, "ready": False, "failed": failed.why, "lost": None}
+        lost = next((why for group, why in self._lost() if group == CONTROLLER_GROUP), None)
         if hosted is None:
-            return None
+            closed = "it is not open" if failed is None else failed.why
+            return {"ready": False, "failed": None if lost else closed, "lost": lost}
         replica = hosted.replica
         return {
             "role": replica.core.role.value,
             "term": replica.core.term,
             "ready": replica.core.ready,
             "failed": replica.failed,
-            "lost": replica.lost,
+            "lost": replica.lost or lost,
         }
+
+    def _lost(self) -> Iterator[tuple[GroupId, str]]:
+        return ((group, each.why) for group, each in self._node.hosting.lost)
 
     # --- Log ------------------------------------------------------------------------------------
 
