@@ -9,7 +9,7 @@ which is while this one waits for its followers.
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -81,13 +81,15 @@ def handle_produce(
 
     def write() -> "asyncio.Future[RawAnswer] | RawAnswer":
         for part in parts:
-            try:
-                _write(pending, request, part)
-            except FaultyRecords as refused:
-                part.result.faulty = refused.records
-                pending.fail(part.topic, part.result, refused.code, refused.message)
-            except Refused as refused:
-                pending.fail(part.topic, part.result, refused.code, refused.message)
+            why = part.why
+            if why is None:
+                try:
+                    _write(pending, request, part)
+                except Refused as refused:
+                    why = Why.of(refused)
+            if why is not None:
+                part.result.faulty = why.records
+                pending.fail(part.topic, part.result, why.code, why.message)
         return pending.started()
 
     allowance = Allowance(ALLOWANCE)
@@ -121,6 +123,22 @@ def _name_of(context: Context, topic: TopicToWrite) -> str | None:
     return None if found is None else found.name
 
 
+class Why(NamedTuple):
+    """What a client is told of a batch that was refused.
+
+    A `Refused` that is kept holds the frames it came through, and with them the whole request.
+    """
+
+    code: ErrorCode
+    message: str | None
+    records: tuple[int, ...] = ()  # that are faulty, by their place in the batch
+
+    @classmethod
+    def of(cls, refused: Refused) -> "Why":
+        faulty = refused.records if isinstance(refused, FaultyRecords) else ()
+        return cls(refused.code, refused.message, faulty)
+
+
 class Part:
     """What a request brings for one partition: where it goes, and what is wrong with it."""
 
@@ -130,20 +148,29 @@ class Part:
         self.topic = topic
         self.result = result
         self.records = records
-        self.found: Partition | Refused | None = None
+        self.found: Partition | Why | None = None
         self.rules: Rules | None = None
-        self.inspected: Batch | Refused | None = None  # None until it was inspected
+        self.inspected: Batch | Why | None = None  # None until it was inspected
+
+    @property
+    def why(self) -> Why | None:
+        """Why nothing is written; None if the batch may go to the log."""
+        for each in (self.found, self.inspected):
+            if isinstance(each, Why):
+                return each
+        # Without either, this node came to lead while other records were inspected.
+        return Why(_NOT_HERE, None) if self.found is None or self.inspected is None else None
 
     def find(self, pending: "Pending", request: ProduceRequest) -> None:
         """Look up the partition and what its topic demands."""
         if self.topic == GROUPS_TOPIC:
-            self.found = Refused(
+            self.found = Why(
                 ErrorCode.invalid_topic_exception, "only coordinators write to this topic"
             )
             return
         found = leader_for(pending.context, self.topic, self.result.index)
         if isinstance(found, ErrorCode):
-            self.found = Refused(found, None)
+            self.found = Why(found, None)
             partition = pending.context.node.partition(self.topic, self.result.index)
             if partition is not None:
                 partition.replica.turned_away()
@@ -163,7 +190,7 @@ class Part:
         try:
             self.inspected = inspect(self.records, self.rules, allowance)
         except Refused as refused:
-            self.inspected = refused
+            self.inspected = Why.of(refused)
 
 
 class Pending:
@@ -245,13 +272,10 @@ class Pending:
 def _write(pending: Pending, request: ProduceRequest, part: Part) -> None:
     """Append one partition's batch; raises `Refused` before anything is written."""
     partition, batch, result = part.found, part.inspected, part.result
-    if isinstance(partition, Refused):
-        raise partition
-    if isinstance(batch, Refused):
-        raise batch
-    if partition is None or batch is None:
-        # This node came to lead while other records of the request were inspected.
-        raise Refused(_NOT_HERE, None)
+    assert partition is not None
+    assert batch is not None
+    assert not isinstance(partition, Why)
+    assert not isinstance(batch, Why)
     level = _level(pending, partition)
     if partition.config.message_timestamp_type == "LogAppendTime":
         result.append_time = wall_ms()
