@@ -249,7 +249,7 @@ def test_a_node_that_is_not_the_controller_sends_the_call_on() -> None:
 
 def test_an_operation_of_tidelog_on_another_cluster_is_a_sentence() -> None:
     async def work(broker: ScriptedBroker, cluster: Cluster) -> None:
-        with pytest.raises(Unsupported, match="is no Tidelog"):
+        with pytest.raises(Unsupported, match="is not a Tidelog node"):
             await operate(cluster, "status")
 
     with_cluster(work)

@@ -17,7 +17,7 @@ from tidelog.rpc import Lane, RpcError
 
 REMOVED = NodeId(9)  # knows the secret, and is not a member
 FOR_STRANGERS = {Call.PING}
-FOR_NEWCOMERS = {Call.PING, Call.JOIN}
+FOR_NEWCOMERS = {Call.PING, Call.WHO, Call.JOIN}
 
 
 async def problem_of(node: Node, lane: Lane, call: int, payload: bytes = b"?") -> Problem | None:
@@ -28,7 +28,7 @@ async def problem_of(node: Node, lane: Lane, call: int, payload: bytes = b"?") -
     return None
 
 
-def test_a_guest_may_ping_and_a_newcomer_may_join_and_nothing_else(tmp_path: Path) -> None:
+def test_a_guest_may_ping_and_a_newcomer_may_ask_and_join_and_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         node = Node(NodeConfig(id=1, data=tmp_path))
         await node.start(Address(HOST, 20_000))

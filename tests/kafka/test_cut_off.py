@@ -46,7 +46,8 @@ def test_a_node_without_contact_tells_what_it_knew_before(desk: Desk) -> None:
 
 
 def test_a_node_without_contact_sends_clients_away_if_it_knows_no_leader(desk: Desk) -> None:
-    desk.create("ebb", 1, 3)  # nobody said that it leads that
+    desk.node.controller.elects = False
+    desk.create("ebb", 1, 3)  # no node said that it leads that
     assert metadata(desk, "ebb")  # a node with contact says so: one will lead soon
     desk.node.dead = {2, 3}
     with pytest.raises(Disconnect, match="ebb/0"):

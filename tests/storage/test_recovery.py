@@ -93,7 +93,7 @@ def test_damage_below_the_recovery_point_is_reported_and_nothing_is_cut() -> Non
     disk.overwrite(path, bytes(content))
     log = open_log(disk, SMALL)
     assert log.dirty == 23
-    with pytest.raises(DamagedLog, match="rebuilt from its peers") as caught:
+    with pytest.raises(DamagedLog, match="rebuilds this replica from its peers") as caught:
         log.verify()
     assert (caught.value.path, caught.value.position, caught.value.offset) == (path, 0, 6)
     assert disk.content(path) == bytes(content)
