@@ -92,7 +92,7 @@ def test_what_is_wrong_is_a_sentence_and_1(place: Place) -> None:
     assert "did not stop in time and was killed" in said
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", "down"])
+@pytest.mark.parametrize("how", ["ctrl-c", "sigterm", "down"])
 def test_up_in_the_foreground_ends_with_its_cluster(place: Place, how: str) -> None:
     with place.process("up", "--nodes", "1", "--kafka-port", "0") as process:
         deadline = time.monotonic() + PATIENCE
@@ -104,7 +104,7 @@ def test_up_in_the_foreground_ends_with_its_cluster(place: Place, how: str) -> N
             code, _, said = place.type("down")
             assert code == 0, said
         else:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT if how == "ctrl-c" else signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
     assert LocalCluster(place.data).running == []

@@ -219,7 +219,9 @@ def _watch(cluster: LocalCluster, took: float) -> None:
     console = Console()
     ended: dict[int, int] = {}
     screen = Screen(cluster, took)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # Ctrl-C included: a shell starts what it puts in the background deaf to it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with (
         contextlib.suppress(KeyboardInterrupt),
         Live(screen.draw(ended), console=console, auto_refresh=False) as live,
