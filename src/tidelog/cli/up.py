@@ -220,8 +220,8 @@ def _watch(cluster: LocalCluster, took: float) -> None:
     ended: dict[int, int] = {}
     screen = Screen(cluster, took)
     # Ctrl-C included: a shell starts what it puts in the background deaf to it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.default_int_handler)
     with (
         contextlib.suppress(KeyboardInterrupt),
         Live(screen.draw(ended), console=console, auto_refresh=False) as live,
