@@ -1,4 +1,4 @@
-"""Patterns match what `re` matches, in linear time, and are refused with a reason otherwise."""
+"""Patterns match what `re` matches, in linear time, or are refused with a reason."""
 
 import contextlib
 import re
@@ -63,6 +63,9 @@ def test_a_pattern_that_ruins_backtracking_engines_takes_no_time() -> None:
         (r"\Aab\z", "ab", "abb"),
         ("a{3}", "aaa", "aa"),
         ("", "", "a"),
+        (r"orders\b.*", "orders.eu", "ordersx"),
+        (r"\pL+", "abc", "ab1"),
+        ("a{2", "a{2", "aa"),
     ],
 )
 def test_the_syntax_of_re2_is_understood(text: str, matched: str, not_matched: str) -> None:
@@ -73,9 +76,32 @@ def test_the_syntax_of_re2_is_understood(text: str, matched: str, not_matched: s
 
 @pytest.mark.parametrize(
     "text",
-    ["(", ")", "a)", "[", "[b-a]", "*", "a**", "a{2", "a{3,1}", "a{1001}", r"\1", r"\b", "(?=a)"]
-    + ["[[:none:]]", "\\", "(" * 60 + ")" * 60, "((a{1000}){1000})", "a" * (MAX_PATTERN + 1)],
+    ["(", ")", "a)", "[", "[b-a]", "*", "a**", "a{3,1}", "a{1001}", r"\1", r"\Z", "(?=a)", "(?!a)"]
+    + ["[[:none:]]", "\\", "((a{1000}){1000})", "a" * (MAX_PATTERN + 1), "\ud800"],
 )
 def test_what_is_not_understood_is_refused_with_a_sentence(text: str) -> None:
-    with pytest.raises(InvalidPattern, match=r"\w+ \w+"):
+    with pytest.raises(InvalidPattern, match=r"pattern(: \w+| \w+)"):
         TopicPattern(text)
+
+
+def test_a_pattern_that_needs_more_memory_than_it_is_given_is_refused() -> None:
+    allowed = "|".join(["(.*a.{30}b)"] * 2)
+    TopicPattern(allowed)
+    refused = "|".join(["(.*a.{30}b)"] * 60)
+    assert len(refused) <= MAX_PATTERN
+    with pytest.raises(InvalidPattern, match="pattern too large"):
+        TopicPattern(refused)
+
+
+def test_a_name_is_matched_when_the_states_to_remember_exceed_the_memory() -> None:
+    pattern = TopicPattern("[ab]*a[ab]{240}")  # an automaton with a state for each of 2**240 pasts
+    assert pattern.matches("ab" * 4 + "a" + "ba" * 120)
+    assert not pattern.matches("ab" * 4 + "b" + "bb" * 120)
+
+
+def test_a_refused_pattern_writes_nothing_to_the_error_stream(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(InvalidPattern):
+        TopicPattern("(" * 9)
+    assert capfd.readouterr().err == ""

@@ -9,7 +9,7 @@
     roster       the members of a classic group and what they agree on
     classic      the classic protocol: join, sync, heartbeat, leave
     assignors    who gets which partition, decided here (KIP-848)
-    topicregex   subscription by pattern, in linear time
+    topicregex   subscription by pattern: RE2, bounded
     topics       what groups need to know about topics
     reconcile    the next step of one member towards its target (KIP-848)
     consumer     the new protocol: one heartbeat does it all (KIP-848)
