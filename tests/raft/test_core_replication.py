@@ -173,6 +173,25 @@ def test_a_slow_flush_is_not_taken_for_a_loss() -> None:
     assert leader.core.progress[vnode(2)].state is State.REPLICATE
 
 
+def test_followers_answer_a_new_leader_while_their_disks_are_stuck() -> None:
+    """Silence until the flush ends would cost this leader its majority, and each one after it."""
+    group = Group.of(3)
+    group[2].slow_disk = group[3].slow_disk = True
+    group.time_out(1)
+    group.deliver()
+    assert group[2].is_flushing
+    leading = group[1].core.leading
+    assert leading is not None
+    assert {each.state for each in leading.progress.values()} == {State.PROBE}
+    group.beat(1)
+    assert {each.state for each in leading.progress.values()} == {State.REPLICATE}
+    assert {each.flushed for each in leading.progress.values()} == {NO_OFFSET}
+    assert not group[1].core.confirmed, "an answer is no flush"
+    group[2].finish_flush()
+    group.deliver()
+    assert group[1].core.confirmed
+
+
 def test_a_flush_that_a_lost_probe_asked_for_is_asked_for_again() -> None:
     group = filled(0)
     leader = group[1]

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from tidelog.cluster.executor import Executor
+from tidelog.cluster.executor import VOTE, Executor
 from tidelog.cluster.host import Job, Outcome
 from tidelog.cluster.legacy import Legacy
+from tidelog.cluster.pace import ElectionPace
 from tidelog.cluster.replica import Replica
 from tidelog.cluster.tailreads import TailReads
 from tidelog.machines import Machine
@@ -25,7 +26,7 @@ from tidelog.raft.beats import Beats
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Options
 from tidelog.raft.groupset import CorruptBeat
-from tidelog.raft.messages import AppendReply, Message
+from tidelog.raft.messages import AppendReply, Ballot, Message, VoteRequest
 from tidelog.raft.types import GroupId, NodeId, Role, Vnode
 from tidelog.storage import (
     BatchCache,
@@ -44,10 +45,6 @@ log = logging.getLogger(__name__)
 SWEEP_S: Final = 0.5
 # When to stand again after the leader's node was found to be gone.
 SUSPECT_AGAIN_S: Final = (0.08, 0.1, 0.2, 0.4)
-# Votes and flushes that wait for the disk, beyond which elections begin here one by one. Each takes
-# it a few milliseconds, so these are over well before the shortest election timeout.
-MAX_WAITING: Final = 64
-MIN_ELECTIONS: Final = 2  # that may begin at a time all the same: writers may keep the disk busy
 # A leader that lost its majority may be cut off for long. Its writers wait no longer than this for
 # somebody who knows what became of their writes: they had better ask the next leader.
 ORPHANED_S: Final = 1.0
@@ -93,13 +90,18 @@ class Hosted:
         self._groups.wire.send(message.target.id, message)
 
     def submit(self, lane: str, job: Job, done: Callable[[OSError | None], None]) -> None:
+        groups = self._groups
+        timed = groups.pace.timed(job, groups.now) if lane == VOTE else job
+
         def finish(error: OSError | None) -> None:
-            if self._groups.get(self.group) is self:
-                self._groups.touch(self)
+            if lane == VOTE:
+                groups.pace.end()
+            if groups.get(self.group) is self:
+                groups.touch(self)
                 done(error)
 
         self._jobs.append(None)
-        self._groups.executor.submit(lane, lambda: self._work(job), finish)
+        groups.executor.submit(lane, lambda: self._work(timed), finish)
 
     def _work(self, job: Job) -> Callable[[], None] | None:
         """Do a job in a thread, and count it as ended with the last of what it leaves to do."""
@@ -172,6 +174,7 @@ class Groups:
         self.wire = wire
         self.executor = executor
         self.beats = beats
+        self.pace = ElectionPace(beats.options.election_timeout_ms)
         self.cache = cache
         self.disk = disk
         self.pool = SegmentPool(files.segments)  # of the closed segments of all logs
@@ -327,7 +330,7 @@ class Groups:
             return
         # A candidate's own vote may be on its way to the disk. Without room, the timer that a
         # suspicion has set waits for its turn.
-        if core.role is not Role.CANDIDATE and self._room() > MIN_ELECTIONS:
+        if core.role is not Role.CANDIDATE and self.pace.room:
             hosted.step(ev.ElectionTimeout())
         if again:
             self.loop.call_later(again[0], self.stand, hosted, again[1:])
@@ -336,7 +339,7 @@ class Groups:
 
     def receive(self, message: Message) -> None:
         hosted = self._hosted.get(message.group)
-        if hosted is None:
+        if hosted is None or (_asks_for_a_vote_to_come(message) and not self.pace.room):
             return
         core = hosted.replica.core
         if (
@@ -408,14 +411,6 @@ class Groups:
         self._beat_due = due
         self._beat_timer = self.loop.call_later(max(0, due - now) / 1000, self._beat)
 
-    def _room(self) -> int:
-        """How many elections may begin: not more than the disk can follow.
-
-        An election puts votes on the disks of a majority, and then the new leader's first batch.
-        """
-        lanes = self.executor.lanes
-        return max(MIN_ELECTIONS, MAX_WAITING - len(lanes["vote"]) - len(lanes["flush"]))
-
     def _beat(self) -> None:
         self._beat_timer = None
         now = self.now()
@@ -423,7 +418,7 @@ class Groups:
         moved, self._moved = self._moved, {}
         for hosted in moved.values():
             self._publish_one(hosted)
-        due = self.beats.tick(self.now(), self._room())
+        due = self.beats.tick(self.now(), self.pace.room)
         for group in due.elections:
             self._hosted[group].step(ev.ElectionTimeout())
         for group in due.quorum_lost:
@@ -434,3 +429,7 @@ class Groups:
         for node, body in due.light.items():
             self.wire.send_beat(node, body)
         self._schedule_beat()
+
+
+def _asks_for_a_vote_to_come(message: Message) -> bool:
+    return isinstance(message, VoteRequest) and message.ballot is Ballot.PREVOTE

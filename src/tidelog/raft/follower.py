@@ -6,7 +6,9 @@ contradicts does. What is left is appended.
 
 The answer goes out when the append is done or, if the leader asked for a flush, when it is on disk
 (seed 1). Requests that arrive while a flush runs are covered by the next one, and one answer, for
-the newest of them, speaks for all.
+the newest of them, speaks for all. A request that brings nothing new is answered at once as well:
+a leader sends it again because it heard nothing, and takes a follower that stays silent for dead,
+however slow the disk. The answer names what is flushed, so it claims no more than is true.
 """
 
 from typing import TYPE_CHECKING
@@ -87,7 +89,7 @@ class Receiver:
         core.shipping.leader_compacted(request.compacted, beat=not request.batches)
         fresh = self._not_yet_here(request.batches)
         if not fresh:
-            self._accept(request)
+            self._accept(request, fresh=False)
             return
         if not _are_sound(fresh):
             self.refuse(request, msg.Status.DAMAGED)
@@ -125,7 +127,7 @@ class Receiver:
     def on_appended(self) -> None:
         request, self._appending = self._appending, None
         if request is not None:
-            self._accept(request)
+            self._accept(request, fresh=True)
 
     def on_append_failed(self) -> None:
         request, self._appending = self._appending, None
@@ -134,7 +136,7 @@ class Receiver:
 
     # --- Answers --------------------------------------------------------------------------------
 
-    def _accept(self, request: msg.AppendRequest) -> None:
+    def _accept(self, request: msg.AppendRequest, *, fresh: bool) -> None:
         core = self.core
         match = request.batches[-1].last_offset if request.batches else request.prev_offset
         newest = request
@@ -147,11 +149,13 @@ class Receiver:
         self._commit_hint = max(self._commit_hint, min(request.committed, match))
         core.show_to(min(request.visible, match))
         self._commit()
-        if request.flush and match > core.flushed:
+        waits = request.flush and match > core.flushed
+        if waits:
             self._awaiting_flush = match
             core.flush()
-        else:
+        if not (waits and fresh):
             self._answer()
+        if not waits:
             core.note_unflushed(sum(batch.size for batch in request.batches))
 
     def on_flushed(self) -> None:
