@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.cluster.jointoken import JoinToken
+from tidelog.rpc import Secret
 from tidelog.server import ports
 from tidelog.server.nodes import ClusterFailed, LocalCluster, Outcome
 
@@ -120,6 +122,19 @@ def test_what_runs_is_not_touched_and_what_is_missing_is_started(here: LocalClus
     assert [(node.directory / "node.toml").read_text() for node in here.nodes] == told
     other.stop_all()
     assert here.running == []
+
+
+def test_the_token_of_another_cluster_in_the_environment_keeps_no_node_from_starting(
+    here: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    foreign = JoinToken(Secret.new(), "another cluster").encode()
+    (tmp_path / "foreign").write_text(foreign)
+    monkeypatch.setenv("TIDELOG_TOKEN", foreign)
+    monkeypatch.setenv("TIDELOG_TOKEN_FILE", str(tmp_path / "foreign"))
+    assert here.bring_up() == [1, 2, 3]
+    monkeypatch.delenv("TIDELOG_TOKEN")  # which is looked at first
+    here.stop(1)
+    assert here.bring_up() == [1]
 
 
 def test_a_taken_port_is_told_with_its_owner_and_leaves_nothing_behind(here: LocalCluster) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog.cli.errors import fail
+from tidelog.server.names import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from tidelog.cluster.config import NodeConfig
@@ -26,7 +27,7 @@ def start(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="TIDELOG_TOKEN",
+            envvar=TOKEN_VARIABLE,
             show_envvar=True,
             help="Join token, for the first start. Other users of the machine can read a command"
             " line: prefer the file or the environment.",
@@ -36,7 +37,7 @@ def start(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            envvar="TIDELOG_TOKEN_FILE", show_envvar=True, help="File that holds the join token."
+            envvar=TOKEN_FILE_VARIABLE, show_envvar=True, help="File that holds the join token."
         ),
     ] = None,
     log_level: Annotated[

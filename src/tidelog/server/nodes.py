@@ -15,6 +15,7 @@ starting others. Only the process that holds a node's lock is ever signalled.
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -30,7 +31,14 @@ from tidelog.cluster.directory import Held, Process, Taken, look, take
 from tidelog.cluster.jointoken import JoinToken, write_private
 from tidelog.rpc import Secret
 from tidelog.server import ports, toml
-from tidelog.server.names import LOG_FILE, NODE_FILE, SERVING_FILE, TOKEN_FILE
+from tidelog.server.names import (
+    LOG_FILE,
+    NODE_FILE,
+    SERVING_FILE,
+    TOKEN_FILE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+)
 
 HOST: Final = "127.0.0.1"
 POLL_S: Final = 0.01
@@ -296,6 +304,7 @@ class LocalCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=_environment(),
                 start_new_session=True,  # Ctrl-C is for the command that watches the nodes
             )
 
@@ -456,6 +465,12 @@ class LocalCluster:
 
 # Both name one process for good: the pid of a child stays taken until it has been waited for.
 _Process = subprocess.Popen[bytes] | Process
+
+
+def _environment() -> dict[str, str]:
+    """Return what a node inherits: no token that its user has for another cluster."""
+    foreign = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE)
+    return {name: value for name, value in os.environ.items() if name not in foreign}
 
 
 def _send(process: _Process, what: signal.Signals) -> bool:
