@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import subprocess
 import sys
@@ -96,6 +97,57 @@ def test_lines_that_a_hung_disk_cannot_take_are_dropped_and_do_not_pile_up(
         handler.emit(record(f"line {number}"))
     assert handler.lost == 6
     handler.close()
+
+
+def test_lines_go_on_in_the_old_file_while_no_new_one_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node.log"
+    file = RotatingFile(path, LIMIT, 3)
+    file.write(b"x" * LIMIT + b"\n")
+    with monkeypatch.context() as full:
+        full.setattr(logfile, "_open", _refused)
+        file.write(b"no descriptor is left\n")
+        assert lines(path)[-1] == "no descriptor is left"
+        file.write(b"x" * LIMIT + b"\n")
+        with pytest.raises(OSError, match="Too many open files"):  # and it stays bounded
+            file.write(b"lost\n")
+    file.write(b"after\n")
+    file.close()
+    assert lines(path) == ["after"]
+    assert lines(tmp_path / "node.log.1")[1] == "no descriptor is left"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def _refused(*_: object) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_rotation_that_fails_half_way_is_done_with_a_later_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    path = tmp_path / "node.log"
+    file = RotatingFile(path, LIMIT, 3)
+    for number in range(2):
+        file.write(b"%d" % number + b"x" * LIMIT + b"\n")
+    renames = iter(range(3))
+    rename = Path.replace
+
+    def failing(source: Path, target: Path) -> Path:
+        if next(renames) == place:
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(source, target)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", failing)
+        file.write(b"meanwhile\n")
+    for number in range(2, 4):
+        file.write(b"%d" % number + b"x" * LIMIT + b"\n")
+    file.close()
+    assert [each[:1] for each in lines(path)] == ["3"]
+    assert [each[:1] for each in lines(tmp_path / "node.log.1")] == ["2"]
+    assert [each[:9] for each in lines(tmp_path / "node.log.2")][-1] == "meanwhile"
 
 
 def test_output_that_is_not_logged_follows_to_the_new_file(tmp_path: Path) -> None:

@@ -31,32 +31,50 @@ class RotatingFile:
         self._outputs = [number for number in (1, 2) if _is_same(number, self._handle)]
 
     def write(self, line: bytes) -> None:
-        """Append a line; raises `OSError`."""
+        """Append a line; raises `OSError`, and the next line is tried all the same."""
         size = os.fstat(self._handle).st_size  # others may write to it too
         if size and size + len(line) > self._max_bytes:
-            self._rotate()
+            self._make_room(size)
         while line:
             line = line[os.write(self._handle, line) :]
 
     def close(self) -> None:
         os.close(self._handle)
 
+    def _make_room(self, size: int) -> None:
+        try:
+            self._rotate()
+        except OSError:
+            # Without descriptors, say, which is what the next lines are about: they go on in the
+            # same file for a while.
+            if size > 2 * self._max_bytes:
+                raise
+
     def _rotate(self) -> None:
+        """Begin a new file; whatever fails, there is one to write to, and the next line retries."""
         if self._files == 1:
             os.ftruncate(self._handle, 0)
             return
-        for number in range(self._files - 2, 0, -1):
-            with contextlib.suppress(FileNotFoundError):
-                self._name(number).replace(self._name(number + 1))
-        self.path.replace(self._name(1))
-        fresh = _open(self.path)
+        # Opened before anything is renamed: that is what fails when the disk or the table of
+        # descriptors is full.
+        partial = self._name("partial")
+        fresh = _open(partial, os.O_TRUNC)
+        try:
+            for number in range(self._files - 2, -1, -1):
+                source = self._name(number) if number else self.path
+                with contextlib.suppress(FileNotFoundError):  # or an attempt before this one failed
+                    source.replace(self._name(number + 1))
+            partial.replace(self.path)
+        except OSError:
+            os.close(fresh)
+            raise
+        before, self._handle = self._handle, fresh
         for number in self._outputs:
             os.dup2(fresh, number)
-        os.close(self._handle)
-        self._handle = fresh
+        os.close(before)
 
-    def _name(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{number}")
+    def _name(self, which: int | str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{which}")
 
 
 class BackgroundHandler(logging.Handler):
@@ -122,8 +140,8 @@ def _cut(line: bytes) -> bytes:
     return line[:MAX_LINE_BYTES] + b" ... (%d bytes more)" % (len(line) - MAX_LINE_BYTES)
 
 
-def _open(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _open(path: Path, more: int = 0) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | more, 0o644)
 
 
 def _is_same(one: int, other: int) -> bool:
