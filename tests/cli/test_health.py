@@ -58,6 +58,8 @@ TROUBLES: dict[str, dict[str, Any]] = {
     "a failed replica of the controller on node 2": status(
         node(2, controller_replica={"failed": "EIO", "lost": None})
     ),
+    "founder 4 not there": status(absent_founders=[4]),
+    "the data directory of node 2 unreadable": status(node(2, disk_error="gone")),
     "a lost replica of the controller on node 2": status(
         node(2, controller_replica={"failed": None, "lost": "its vote is gone"})
     ),
@@ -103,6 +105,20 @@ def test_a_full_disk_is_critical_where_it_leads() -> None:
     (leader,) = problems(status(node(2, disk_free_bytes=0, leaders=3)))
     assert (follower.severity, leader.severity) == (Severity.WARNING, Severity.CRITICAL)
     assert "0 B of 10.0 GiB are free. Delete topics or records" in leader.message
+
+
+def test_founders_that_never_came_count_for_the_majority() -> None:
+    lone, absent = problems(status(controller=None, absent_founders=[4, 5]))
+    assert "a majority of the nodes (3 of 5)" in lone.message
+    assert absent.message.startswith("founders 4, 5 never joined")
+    assert "start them, or remove them with `tidelog node decommission 4`" in absent.message
+
+
+def test_a_data_directory_that_cannot_be_read_is_critical_where_it_leads() -> None:
+    (follower,) = problems(status(node(2, disk_error="EIO", leaders=0)))
+    (leader,) = problems(status(node(2, disk_error="EIO", leaders=3)))
+    assert (follower.severity, leader.severity) == (Severity.WARNING, Severity.CRITICAL)
+    assert "cannot be read: EIO. See that its disk works" in leader.message
 
 
 def test_replicas_of_one_reason_are_one_line_with_the_reason() -> None:

@@ -328,6 +328,14 @@ def test_a_replica_that_failed_goes_on_once_its_disk_works() -> None:
     assert account.balance in (12, 13), "what was acknowledged, and perhaps what was in doubt"
 
 
+def test_a_replica_that_failed_always_says_why() -> None:
+    puppet = alone()
+    told: list[str] = []
+    puppet.running.on_failed = told.append
+    puppet.running._fail(OSError())
+    assert told == [puppet.running.failed] == ["OSError"]
+
+
 def test_a_replica_that_finds_less_than_it_had_flushed_is_not_opened_again() -> None:
     puppet = alone()
     assert offered(puppet, 1, deposit(5)) is None

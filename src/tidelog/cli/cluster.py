@@ -74,6 +74,18 @@ def status(
         raise typer.Exit(1)
 
 
+def _absent(founder: int) -> dict[str, Any]:
+    """Return the row of a node that was to found the cluster and never came."""
+    return {
+        "id": founder,
+        "alive": True,
+        "status": "never joined",
+        "kafka": None,
+        "rack": None,
+        "replicas": None,
+    }
+
+
 def _show(found: dict[str, Any], wrong: list[Problem]) -> None:
     controller = found["controller"]
     led = "no controller" if controller is None else f"controller node {controller}"
@@ -94,7 +106,7 @@ def _show(found: dict[str, Any], wrong: list[Problem]) -> None:
                 format_bytes(node.get("data_bytes")),
                 format_bytes(node.get("disk_free_bytes")),
             )
-            for node in found["nodes"]
+            for node in (*found["nodes"], *map(_absent, found.get("absent_founders", [])))
         ),
     )
     typer.echo("")

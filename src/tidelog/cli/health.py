@@ -70,14 +70,24 @@ def summary(found: Iterable[Problem]) -> str:
 
 
 def _controller(status: Mapping[str, Any]) -> Iterator[Problem]:
+    absent = [str(node) for node in status.get("absent_founders", [])]
     if status["controller"] is None:
-        count = len(status["nodes"])
+        count = len(status["nodes"]) + len(absent)
         yield Problem(
             Severity.CRITICAL,
             "no_controller",
             "no controller",
             "no node leads the cluster, so topics, settings and members cannot change. It takes a"
             f" majority of the nodes ({count // 2 + 1} of {count}), able to reach each other",
+        )
+    if absent:
+        word, them = ("founder", "it") if len(absent) == 1 else ("founders", "them")
+        yield Problem(
+            Severity.WARNING,
+            "founder_absent",
+            f"{word} {', '.join(absent)} not there",
+            f"{word} {', '.join(absent)} never joined, and the controller's majority counts {them}:"
+            f" start {them}, or remove {them} with `tidelog node decommission {absent[0]}`",
         )
 
 
@@ -138,6 +148,15 @@ def _note(node: Mapping[str, Any], kind: str, what: str) -> Problem:
 
 
 def _disk(node: Mapping[str, Any]) -> Iterator[Problem]:
+    error = node.get("disk_error")
+    if error:
+        yield Problem(
+            Severity.CRITICAL if node.get("leaders") else Severity.WARNING,
+            "disk_unreadable",
+            f"the data directory of node {node['id']} unreadable",
+            f"the data directory of node {node['id']} cannot be read: {error}. See that its disk"
+            " works and is mounted, then restart the node",
+        )
     free, total = node.get("disk_free_bytes"), node.get("disk_total_bytes")
     if not isinstance(free, int) or not isinstance(total, int):
         return

@@ -23,6 +23,11 @@ class Problem(Enum):
     FORBIDDEN = "not allowed"
 
 
+def reason_of(error: Exception) -> str:
+    """Return why something failed, in words that are never empty."""
+    return str(error) or type(error).__name__
+
+
 class StartFailed(Exception):
     """This node cannot start; the message says what to do."""
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster import commands as cmd
 from tidelog.cluster.configs import TopicConfig
-from tidelog.cluster.errors import ClusterError
+from tidelog.cluster.errors import ClusterError, reason_of
 from tidelog.cluster.groups import Hosted
 from tidelog.cluster.healing import Failed, Healing
 from tidelog.cluster.leaders import Claim
@@ -228,7 +228,7 @@ class Hosting:
                 self._lose(partition.group, mine, str(error))
                 return
             if error is not None:
-                self.healing.add(partition.group, mine, str(error), None)
+                self.healing.add(partition.group, mine, reason_of(error), None)
                 return
             self.healing.opened(partition.group)
             self._opened(topic.name, partition, loaded[0])

@@ -38,7 +38,7 @@ from tidelog.cluster.commands import decode as decode_command
 from tidelog.cluster.config import NodeConfig
 from tidelog.cluster.controller import Controller, wait_for
 from tidelog.cluster.directory import Taken, take
-from tidelog.cluster.errors import ClusterError, Problem, StartFailed
+from tidelog.cluster.errors import ClusterError, Problem, StartFailed, reason_of
 from tidelog.cluster.executor import Executor
 from tidelog.cluster.groups import Groups, Hosted
 from tidelog.cluster.healing import Failed
@@ -360,7 +360,7 @@ class Node:
                     error,
                 )
             elif error is not None:
-                healing.add(CONTROLLER_GROUP, failed.vnode, str(error), None)
+                healing.add(CONTROLLER_GROUP, failed.vnode, reason_of(error), None)
             else:
                 # Others hold on to the state, so that goes on where it stood.
                 carried = None if legacy is None else legacy.machines

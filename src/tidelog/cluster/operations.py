@@ -11,13 +11,13 @@ Any node answers. What only another node knows is asked of that node.
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.cluster import commands as cmd
 from tidelog.cluster.calls import Call
-from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.diskspace import DiskSpace
+from tidelog.cluster.errors import ClusterError, Problem, reason_of
 from tidelog.cluster.model import CONTROLLER_GROUP, Member, MemberStatus
 from tidelog.cluster.partition import Partition
 from tidelog.raft.types import GroupId, NodeId
@@ -37,6 +37,7 @@ Answer = dict[str, Any]
 class Operations:
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self._disk = DiskSpace(node.config.data)
         # What fronts report about themselves in a status, by name.
         self.gauges: dict[str, Callable[[], Answer]] = {}
         # What operators may ask of any node, and what nodes ask each other about themselves.
@@ -48,7 +49,7 @@ class Operations:
             "decommission": self._decommission,
             "features": self._features,
         }
-        self._local: dict[str, Callable[[Arguments], Answer]] = {
+        self._local: dict[str, Callable[[Arguments], Awaitable[Answer]]] = {
             "node": self._describe_node,
             "replica": self._describe_replica,
         }
@@ -73,7 +74,7 @@ class Operations:
         operation = self._local.get(name)
         if operation is None:
             raise ClusterError(Problem.INVALID_NAME, f"there is no operation {name[:60]!r}")
-        return _dump(operation(arguments))
+        return _dump(await operation(arguments))
 
     async def _ask(self, node: NodeId, name: str, arguments: Arguments) -> Answer | None:
         """Ask a node about itself; None if it does not answer."""
@@ -128,6 +129,8 @@ class Operations:
                 }
                 for member, answer in zip(members, found, strict=True)
             ],
+            # They count for majorities of the controller, and no member is there in their place.
+            "absent_founders": sorted(state.seeds),
             "topics": len(state.topics),
             "partitions": state.partition_count,
             "leaderless": leaderless[:MAX_LISTED],
@@ -135,10 +138,10 @@ class Operations:
             "moving": moving[:MAX_LISTED],
         }
 
-    def _describe_node(self, _: Arguments) -> Answer:
+    async def _describe_node(self, _: Arguments) -> Answer:
         node = self._node
         partitions = list(node.partitions())
-        usage = shutil.disk_usage(node.config.data)
+        disk = await self._describe_disk()
         failed = {
             f"{each.topic}/{each.index}": each.failed
             for each in partitions
@@ -157,8 +160,7 @@ class Operations:
             "pid": os.getpid(),
             "leaders": node.hosting.led,
             "data_bytes": sum(each.size for each in partitions),
-            "disk_free_bytes": usage.free,
-            "disk_total_bytes": usage.total,
+            **disk,
             "controller_replica": self._describe_group_0(),
             "failed_partitions": failed,
             "replicas_failed": node.hosting.healing.total,
@@ -167,6 +169,13 @@ class Operations:
             "verification": node.verifier.describe(),
             **{name: gauge() for name, gauge in self.gauges.items()},
         }
+
+    async def _describe_disk(self) -> Answer:
+        try:
+            room = await self._disk.look()
+        except OSError as error:
+            return {"disk_error": reason_of(error)}
+        return {"disk_free_bytes": room.free_bytes, "disk_total_bytes": room.total_bytes}
 
     def _describe_group_0(self) -> Answer:
         """How this node's replica of the controller's log is."""
@@ -208,7 +217,7 @@ class Operations:
             ],
         }
 
-    def _describe_replica(self, arguments: Arguments) -> Answer:
+    async def _describe_replica(self, arguments: Arguments) -> Answer:
         topic, index = _topic_and_index(arguments)
         partition = self._node.partition(topic, index)
         if partition is None:

@@ -21,6 +21,7 @@ from crc32c import crc32c
 
 from tidelog.cluster.checkpoints import Checkpoints
 from tidelog.cluster.chunks import Chunks
+from tidelog.cluster.errors import reason_of
 from tidelog.cluster.host import Host, Job
 from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.tidying import Tidying
@@ -430,7 +431,7 @@ class Replica:
 
     def _fail(self, error: OSError) -> None:
         if self.failed is None and self.lost is None:
-            self.failed = str(error)
+            self.failed = reason_of(error)
             self.log.poison(error)
             self.step(ev.StorageLost(self.failed))
             self.on_failed(self.failed)
