@@ -16,6 +16,7 @@ from tests.cluster.nodes import HOST, Nodes, cluster, until
 
 from tidelog.cluster.config import Listener, Seed
 from tidelog.cluster.errors import StartFailed
+from tidelog.cluster.identity import load_identity
 from tidelog.cluster.model import CONTROLLER_GROUP, Address
 from tidelog.cluster.node import Node
 from tidelog.raft.types import NodeId, Vnode
@@ -343,3 +344,18 @@ class TestSecondProcess:
                     await old.start(Address(HOST, 1))
 
         run(story())
+
+
+@pytest.mark.parametrize(
+    ("format", "says"),
+    [
+        (1, "it has format 1, .* start this node with that release, or with an empty"),
+        (3, "it has format 3, .* upgrade this node"),
+    ],
+)
+def test_an_identity_of_another_release_is_not_called_unreadable(
+    tmp_path: Path, format: int, says: str
+) -> None:
+    (tmp_path / "node.json").write_text(f'{{"format": {format}, "id": 1, "another": "shape"}}')
+    with pytest.raises(StartFailed, match=f"was written by another release: {says}"):
+        load_identity(tmp_path)

@@ -52,17 +52,21 @@ def load_identity(data: Path) -> Identity | None:
     """Return the identity of a data directory, None if it has none; raises `StartFailed`."""
     path = data / IDENTITY
     try:
-        identity = strictjson.read(Identity, path.read_bytes())
+        return strictjson.read_format(Identity, path.read_bytes(), _FORMAT)
     except FileNotFoundError:
         return None
+    except strictjson.OtherFormat as error:
+        remedy = (
+            "upgrade this node"
+            if error.is_newer
+            else "start this node with that release, or with an empty data directory"
+        )
+        raise StartFailed(f"{path} was written by another release: {error}. {remedy}") from error
     except (OSError, strictjson.NotThis) as error:
         raise StartFailed(
             f"{path} cannot be read: {error}. Restore it, or remove it: the node then joins its"
             " cluster as a new one and rebuilds its replicas from the others"
         ) from error
-    if identity.format != _FORMAT:
-        raise StartFailed(f"{path} was written by another release: upgrade this node")
-    return identity
 
 
 def save_identity(disk: Disk, identity: Identity) -> None:

@@ -30,6 +30,14 @@ class NotThis(ValueError):
     """These bytes do not hold what was expected; the message says what is wrong."""
 
 
+class OtherFormat(NotThis):
+    """These bytes say that they have another format; what else is in them cannot be known."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(f"it has format {found}, and this release reads format {known}")
+        self.is_newer = found > known
+
+
 def write(value: object) -> bytes:
     """Write a dataclass as canonical JSON."""
     return dump(to_plain(value))
@@ -38,6 +46,18 @@ def write(value: object) -> bytes:
 def read(kind: type[T], data: bytes) -> T:
     """Read a dataclass that `write` wrote; raises `NotThis`."""
     return from_plain(kind, parse(data))
+
+
+def read_format(kind: type[T], data: bytes, known: int) -> T:
+    """Read a dataclass whose `format` tells how it is written; raises `NotThis`.
+
+    For any other format than the known one that is `OtherFormat`, whatever else differs.
+    """
+    plain = parse(data)
+    found = plain.get("format") if isinstance(plain, dict) else None
+    if type(found) is int and found != known:
+        raise OtherFormat(found, known)
+    return from_plain(kind, plain)
 
 
 def dump(plain: object) -> bytes:
