@@ -58,6 +58,9 @@ TROUBLES: dict[str, dict[str, Any]] = {
     "a failed replica of the controller on node 2": status(
         node(2, controller_replica={"failed": "EIO", "lost": None})
     ),
+    "node 2 not following the cluster's changes": status(
+        node(2, controller_replica={"failed": None, "lost": None, "stopped": "upgrade this node"})
+    ),
     "founder 4 not there": status(absent_founders=[4]),
     "the data directory of node 2 unreadable": status(node(2, disk_error="gone")),
     "a lost replica of the controller on node 2": status(
@@ -112,6 +115,13 @@ def test_founders_that_never_came_count_for_the_majority() -> None:
     assert "a majority of the nodes (3 of 5)" in lone.message
     assert absent.message.startswith("founders 4, 5 never joined")
     assert "start them, or remove them with `tidelog node decommission 4`" in absent.message
+
+
+def test_a_replica_that_stopped_is_critical_and_says_what_to_do() -> None:
+    why = "a command cannot be read: upgrade this node to release 2"
+    (found,) = problems(status(node(2, controller_replica={"stopped": why})))
+    assert found.severity is Severity.CRITICAL
+    assert found.message.endswith(why)
 
 
 def test_a_data_directory_that_cannot_be_read_is_critical_where_it_leads() -> None:

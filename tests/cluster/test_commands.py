@@ -196,7 +196,13 @@ class TestCommands:
 
     @pytest.mark.parametrize(
         ("field", "value", "says"),
-        [("version", 2, "upgrade"), ("kind", "Sink", "no command that this release knows")],
+        [
+            ("version", 2, "reads version 1 of commands"),
+            ("kind", "Sink", "no command that this release knows"),
+            ("needs", 2, "this is release 1, and CreateTopic is of another one"),
+            ("needs", None, "of another one"),
+            ("beside", 1, "has other fields"),
+        ],
     )
     def test_what_a_newer_release_may_say_is_told_apart(
         self, field: str, value: object, says: str
@@ -204,6 +210,18 @@ class TestCommands:
         envelope = json.loads(cmd.encode(create("tide", (1,))))
         with pytest.raises(cmd.CorruptCommand, match=says):
             cmd.decode(json.dumps({**envelope, field: value}).encode())
+
+    def test_what_needs_a_later_release_says_which_whatever_else_it_says(self) -> None:
+        for envelope in ({"needs": 7}, {"needs": 7, "kind": []}, {"version": 2, "needs": 7}):
+            with pytest.raises(cmd.CorruptCommand) as caught:
+                cmd.decode(json.dumps(envelope).encode())
+            assert caught.value.needs == 7
+
+    def test_a_command_that_does_not_say_what_it_needs_is_of_the_first_release(self) -> None:
+        command = create("tide", (1,))
+        envelope = json.loads(cmd.encode(command))
+        del envelope["needs"]
+        assert cmd.decode(json.dumps(envelope).encode()) == command
 
     def test_a_command_that_is_too_long_is_corrupt(self) -> None:
         with pytest.raises(cmd.CorruptCommand, match="more than a command may have"):

@@ -29,10 +29,11 @@ from tidelog.cluster import commands as cmd
 from tidelog.cluster import model, state
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import Address, MemberStatus
+from tidelog.cluster.release import NeedsRelease
 from tidelog.cluster.state import ClusterState
-from tidelog.machines import NO_OBJECTION, CorruptSnapshot
+from tidelog.machines import NO_OBJECTION, CannotApply, CorruptSnapshot
 from tidelog.raft.types import GroupId, NodeId, Vnode
-from tidelog.records import BatchType, Record, build_batch, internal_batch
+from tidelog.records import BatchType, Offset, Record, Term, build_batch, internal_batch
 
 LEAVING, DRAINING, ACTIVE = MemberStatus.LEAVING, MemberStatus.DRAINING, MemberStatus.ACTIVE
 
@@ -411,13 +412,52 @@ class TestMachine:
         town.state.apply(build_batch([Record(0, 0, None, b"x")]))
         assert town.state.snapshot() == before
 
-    def test_a_batch_that_holds_no_command_is_counted_and_passed_over(self) -> None:
+    @pytest.mark.parametrize("payload", [b"", b"{}", b"\xff"])
+    def test_what_is_no_command_for_this_release_is_not_skipped(self, payload: bytes) -> None:
         town = Town.founded(1)
-        for payload in (b"", b"{}", b"\xff"):
+        before = town.state.snapshot()
+        with pytest.raises(NeedsRelease, match="upgrade this node to a newer release than 1"):
             town.state.apply(internal_batch(BatchType.CHANGELOG, payload))
-        assert town.state.unreadable == 3
-        assert town.copy().unreadable == 3
-        assert town.state.collectible() == NO_OBJECTION
+        assert town.state.snapshot() == before
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"kind": "Sink"},
+            {"kind": "Sink", "command": [1]},
+            {"version": 2},
+            {"command": {"more": 1}},
+            {"beside": 1},
+            {},
+        ],
+        ids=str,
+    )
+    def test_a_command_of_a_later_release_is_not_skipped_and_says_which(
+        self, fields: dict[str, object]
+    ) -> None:
+        town = Town.founded(1)
+        before = town.state.snapshot()
+        envelope = {**json.loads(cmd.encode(join(2))), "needs": 7, **fields}
+        batch = internal_batch(BatchType.CHANGELOG, _bytes(envelope)).stamp(Offset(40), Term(1))
+        with pytest.raises(NeedsRelease, match=r"offset 40 .*: upgrade this node to release 7$"):
+            town.state.apply(batch)
+        assert town.state.snapshot() == before
+
+    def test_no_command_is_proposed_that_a_member_cannot_carry_out(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        town = Town.founded(1)
+        town.do(join(2, version=2))
+        monkeypatch.setitem(cmd._SINCE, cmd.DeleteTopic, 2)
+        later = cmd.DeleteTopic(token=T, name="tide", id=T)
+        with pytest.raises(ClusterError, match=r"needs release 2 .* node 1 runs release 1"):
+            town.state.check_decodable(later)
+        town.state.check_decodable(join(3))
+        town.do(update(1, version=2))
+        town.state.check_decodable(later)
+
+    def test_nothing_of_its_log_must_stay_for_its_sake(self) -> None:
+        assert Town.founded(1).state.collectible() == NO_OBJECTION
 
     @settings(max_examples=150)
     @given(st.lists(commands | likely, max_size=40), st.data())
@@ -474,14 +514,13 @@ class TestSnapshots:
         damaged = bytearray(self.harbour().state.snapshot())
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(32, 126))
         fresh = ClusterState()
-        with suppress(CorruptSnapshot):
+        with suppress(CorruptSnapshot, CannotApply):
             fresh.restore(bytes(damaged))
             assert fresh.snapshot() == damaged
 
     @pytest.mark.parametrize(
         ("field", "value", "says"),
         [
-            ("format", 2, "upgrade"),
             ("next_group", 2, "never given out"),
             ("version", -1, "below its first value"),
             ("next_revision", 0, "below its first value"),
@@ -494,6 +533,26 @@ class TestSnapshots:
         plain[field] = value
         with pytest.raises(CorruptSnapshot, match=says):
             ClusterState().restore(_bytes(plain))
+
+    @pytest.mark.parametrize(
+        ("format", "says"),
+        [
+            (3, "written by another release .*upgrade this node to a newer release than 1"),
+            (
+                1,
+                "written by another release: .*Start this node with that release, or with an empty",
+            ),
+        ],
+    )
+    def test_the_snapshot_of_another_release_is_not_called_damaged(
+        self, format: int, says: str
+    ) -> None:
+        town = self.harbour()
+        before = town.state.snapshot()
+        plain = {"format": format, "topics": {"another": "shape"}}
+        with pytest.raises(CannotApply, match=says):
+            town.state.restore(_bytes(plain))
+        assert town.state.snapshot() == before
 
     def test_topics_that_contradict_themselves_are_refused(self) -> None:
         whole = self.harbour().state.snapshot()

@@ -215,6 +215,38 @@ def test_a_member_in_maintenance_stands_only_when_asked_to() -> None:
     assert group[1].core.role is Role.LEADER
 
 
+def test_a_leader_that_cannot_lead_any_longer_lets_another_stand_at_once() -> None:
+    group = Group.of(3)
+    group.elect(1)
+    group[1].step(ev.CannotLead())
+    assert group[1].core.role is Role.FOLLOWER
+    group.deliver()
+    assert {number for number in (2, 3) if group[number].core.role is Role.LEADER}
+
+
+def test_a_candidate_that_cannot_lead_gives_up() -> None:
+    group = Group.of(3)
+    group.time_out(1)
+    group[1].step(ev.CannotLead())
+    group.deliver()
+    assert group[1].core.role is Role.FOLLOWER
+
+
+def test_a_voter_that_cannot_lead_never_stands_and_votes_for_others() -> None:
+    group = Group.of(3)
+    group[1].step(ev.CannotLead())
+    for _ in range(5):
+        group[1].step(ev.ElectionTimeout())
+    assert group[1].core.role is Role.FOLLOWER
+    group.cut_off.add(3)
+    group.elect(2)
+    group[2].step(ev.Transfer(1, vnode(1)))
+    group.deliver()
+    assert group[1].core.role is Role.FOLLOWER, "not even when it is asked to"
+    group[2].step(ev.TransferExpired())
+    group.elect(2)
+
+
 def test_the_preferred_voter_gets_the_first_chance() -> None:
     group = Group.of(3)
     for number in (3, 2):

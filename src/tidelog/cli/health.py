@@ -182,6 +182,14 @@ def _disk(node: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _replicas(node: Mapping[str, Any]) -> Iterator[Problem]:
     name = f"node {node['id']}"
+    stopped = (node.get("controller_replica") or {}).get("stopped")
+    if stopped:
+        yield Problem(
+            Severity.CRITICAL,
+            "controller_replica_stopped",
+            f"{name} not following the cluster's changes",
+            f"{name} does not follow the cluster's changes (topics, settings, members): {stopped}",
+        )
     for kind, word in (("lost", "lost"), ("failed", "failed")):
         why = (node.get("controller_replica") or {}).get(kind)
         if why:

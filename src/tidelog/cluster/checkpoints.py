@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.machines import CorruptSnapshot, Machines
+from tidelog.machines import CannotApply, CorruptSnapshot, Machines
 from tidelog.raft.core import Core
 from tidelog.records import NO_OFFSET, Batch, Offset
 from tidelog.storage import BATCH_COST, Checkpoint, CheckpointFile, Log
@@ -42,7 +42,8 @@ class Checkpoints:
         """
         saved = carried or self._file.load()
         if saved is not None and _is_of(saved, log):
-            with contextlib.suppress(CorruptSnapshot):  # of another release: the log has it all
+            # If another release wrote it: the log, or a snapshot and the log, have it all.
+            with contextlib.suppress(CorruptSnapshot, CannotApply):
                 machines.resume(saved.state, saved.offset, log.start)
         position = Offset(machines.translation.end + 1)
         while position <= log.dirty:

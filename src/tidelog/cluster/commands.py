@@ -5,6 +5,10 @@ does the same: who proposes it has already chosen ids and places, and `ClusterSt
 that they still make sense when the command's turn comes.
 
 The token names one intent. A command that is proposed twice under one token is carried out once.
+
+    {"version": 1, "kind": "DeleteTopic", "needs": 1, "command": {...}}
+
+`needs` is the release that can decode it: an older one that meets it stops, and says so.
 """
 
 from collections.abc import Mapping
@@ -14,17 +18,24 @@ from uuid import UUID, uuid4
 
 from tidelog.cluster import strictjson
 from tidelog.cluster.model import Address, MemberStatus
+from tidelog.cluster.release import RELEASE
 from tidelog.cluster.strictjson import NotThis
 from tidelog.raft.types import GroupId, NodeId, Vnode
 
 VERSION: Final = 1
 # A topic of 10,000 partitions with seven replicas each is under half of this.
 MAX_COMMAND_BYTES: Final = 4 * 1024 * 1024
+FIRST_RELEASE: Final = 1  # of a command that does not say which it needs
+_ENVELOPE: Final = frozenset({"version", "kind", "needs", "command"})
 MAX_LOST: Final = 10_000  # replicas that one command replaces: some 40 bytes each
 
 
 class CorruptCommand(ValueError):
     """These bytes are no command that this release knows; the message says why."""
+
+    def __init__(self, message: str, needs: int | None = None) -> None:
+        super().__init__(message)
+        self.needs = needs  # the release that knows it, if the bytes tell
 
 
 def new_token() -> UUID:
@@ -209,34 +220,40 @@ Command = (
     | EnableFeature
 )
 
-_KINDS: Final[dict[str, type[Command]]] = {
-    kind.__name__: kind
-    for kind in (
-        CreateCluster,
-        CreateTopic,
-        DeleteTopic,
-        AddPartitions,
-        SetTopicConfig,
-        SetClusterConfig,
-        AddMember,
-        UpdateMember,
-        ReplaceMember,
-        SetMemberStatus,
-        RemoveMember,
-        Reassign,
-        CancelReassign,
-        FinishReassign,
-        ReplaceReplicas,
-        AllocateProducerIds,
-        EnableFeature,
-    )
+# The release that each kind came with, as it is now: one that gets another field or another meaning
+# gets a new number, since older releases cannot carry it out.
+_SINCE: Final[dict[type[Command], int]] = {
+    CreateCluster: 1,
+    CreateTopic: 1,
+    DeleteTopic: 1,
+    AddPartitions: 1,
+    SetTopicConfig: 1,
+    SetClusterConfig: 1,
+    AddMember: 1,
+    UpdateMember: 1,
+    ReplaceMember: 1,
+    SetMemberStatus: 1,
+    RemoveMember: 1,
+    Reassign: 1,
+    CancelReassign: 1,
+    FinishReassign: 1,
+    ReplaceReplicas: 1,
+    AllocateProducerIds: 1,
+    EnableFeature: 1,
 }
+_KINDS: Final[dict[str, type[Command]]] = {kind.__name__: kind for kind in _SINCE}
+
+
+def needs(command: Command) -> int:
+    """Return the first release that can decode and carry out a command."""
+    return _SINCE[type(command)]
 
 
 def encode(command: Command) -> bytes:
     envelope = {
         "version": VERSION,
         "kind": type(command).__name__,
+        "needs": needs(command),
         "command": strictjson.to_plain(command),
     }
     return strictjson.dump(envelope)
@@ -246,19 +263,31 @@ def decode(data: bytes) -> Command:
     """Read a command; raises `CorruptCommand` and nothing else, whatever the bytes are."""
     if len(data) > MAX_COMMAND_BYTES:
         raise CorruptCommand(f"{len(data)} bytes are more than a command may have")
+    needed: int | None = None
     try:
         envelope = strictjson.parse(data)
-        if type(envelope) is not dict or envelope.keys() != {"version", "kind", "command"}:
-            raise CorruptCommand("a command is a map of version, kind and command")
-        version, name = envelope["version"], envelope["kind"]
-        if type(version) is not int or version != VERSION:
-            raise CorruptCommand(
-                f"this release reads version {VERSION} of commands and not what it got: upgrade"
-                " this node"
-            )
-        kind = _KINDS.get(name) if type(name) is str else None
-        if kind is None:
-            raise CorruptCommand(f"{ascii(name)[:60]} is no command that this release knows")
-        return strictjson.from_plain(kind, envelope["command"])
+        if type(envelope) is not dict:
+            raise NotThis("it is not a map")
+        # First of all: whatever else a later release changes, it leaves this where it is.
+        needed = _release(envelope.get("needs", FIRST_RELEASE))
+        return _command_in(envelope, needed)
     except NotThis as error:
-        raise CorruptCommand(f"a command cannot be read: {error}") from error
+        raise CorruptCommand(f"a command cannot be read: {error}", needed) from error
+
+
+def _release(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def _command_in(envelope: dict[str, object], needed: int | None) -> Command:
+    version, name = envelope.get("version"), envelope.get("kind")
+    if type(version) is not int or version != VERSION:
+        raise NotThis(f"this release reads version {VERSION} of commands, and it has another one")
+    kind = _KINDS.get(name) if type(name) is str else None
+    if kind is None:
+        raise NotThis(f"{ascii(name)[:60]} is no command that this release knows")
+    if envelope.keys() | {"needs"} != _ENVELOPE:
+        raise NotThis(f"it has other fields than {', '.join(sorted(_ENVELOPE))}")
+    if needed is None or needed > RELEASE:
+        raise NotThis(f"this is release {RELEASE}, and {name} is of another one")
+    return strictjson.from_plain(kind, envelope["command"])

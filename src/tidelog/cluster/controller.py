@@ -261,6 +261,12 @@ class Controller:
 
     async def propose(self, command: cmd.Command, timeout: float = TIMEOUT) -> int | None:
         """Have a command carried out; return its result once this node has carried it out too."""
+        if self._node.stuck is not None:
+            raise ClusterError(
+                Problem.UNAVAILABLE,
+                f"this node does not follow the cluster's changes, so it makes none:"
+                f" {self._node.stuck}. Ask another node meanwhile",
+            )
         payload = cmd.encode(command)
         if len(payload) > cmd.MAX_COMMAND_BYTES:
             raise ClusterError(
@@ -333,6 +339,7 @@ class Controller:
         hosted = groups.get(CONTROLLER_GROUP)
         if hosted is None or not hosted.replica.core.ready:
             raise ClusterError(Problem.NOT_CONTROLLER, "this node does not lead the cluster")
+        self._state.check_decodable(command)
         batch = internal_batch(BatchType.CHANGELOG, cmd.encode(command))
         token = groups.expect(timeout, resolve)
         hosted.step(ev.Propose(token, (batch,), Level.QUORUM))

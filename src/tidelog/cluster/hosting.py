@@ -243,6 +243,7 @@ class Hosting:
             hosted.replica.close()  # it was deleted, or moved away, in the meantime
             self._discard(partition.group, hosted.replica.core.vnode, name, partition)
             return
+        hosted.replica.on_stopped = lambda why: _complain_of_release(name, partition.index, why)
         self._node.groups.admit(hosted)
         topic = state.topics[name]
         config = TopicConfig.from_strings(topic.config, state.config)
@@ -570,6 +571,10 @@ def _place_of(name: str) -> tuple[GroupId, int] | None:
 def _complain_of_registry(error: OSError | None) -> None:
     if error is not None:
         log.warning("a lost replica could not be noted, and is found again at a start: %s", error)
+
+
+def _complain_of_release(topic: str, index: int, why: str) -> None:
+    log.error("the replica of %s/%d on this node goes no further: %s", topic, index, why)
 
 
 def _complain(directory: str, error: OSError | None) -> None:

@@ -298,6 +298,7 @@ class Joining:
         payload = strictjson.write(application)
         complaint, complained_at = "", 0.0
         for attempt in itertools.count():
+            self._node.check_follows()
             for ask in self._doors(payload, attempt):
                 try:
                     admission = strictjson.read(Admission, await ask())

@@ -59,8 +59,9 @@ from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
 from tidelog.cluster.operations import Operations
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.presence import Presence
+from tidelog.cluster.release import RELEASE
 from tidelog.cluster.state import ClusterState
-from tidelog.cluster.steward import RELEASE, Steward
+from tidelog.cluster.steward import Steward
 from tidelog.cluster.verifying import Verifier
 from tidelog.raft import events as ev
 from tidelog.raft.beats import BeatOptions, Beats
@@ -327,6 +328,7 @@ class Node:
 
     def _admit_group_0(self, hosted: Hosted) -> None:
         vnode = hosted.replica.core.vnode
+        hosted.replica.on_stopped = _complain_of_release
         self.groups.admit(hosted)
         hosted.on_touched = lambda: self._group_0_touched(hosted)
         hosted.replica.core.voter.electable = self.may_lead
@@ -334,6 +336,17 @@ class Node:
         hosted.replica.on_failed = lambda why: self.hosting.healing.add(
             CONTROLLER_GROUP, vnode, why, hosted
         )
+
+    @property
+    def stuck(self) -> str | None:
+        """Why this node cannot follow what becomes of the cluster; None while it can."""
+        hosted = self.groups.get(CONTROLLER_GROUP)
+        return None if hosted is None else hosted.replica.stopped
+
+    def check_follows(self) -> None:
+        """Raise `StartFailed` if this node will never know what the cluster is like by now."""
+        if self.stuck is not None:
+            raise StartFailed(self.stuck)
 
     def reopen_group_0(self, failed: Failed) -> None:
         """Open the failed replica of group 0 again; the state stays as it is meanwhile."""
@@ -444,6 +457,7 @@ class Node:
                 )
                 return
             except ClusterError:
+                self.check_follows()
                 log.info(
                     "catching up with the cluster: at version %d of %d",
                     self.state.version,
@@ -598,6 +612,10 @@ class Node:
 
 def founders_of(config: NodeConfig) -> tuple[NodeId, ...]:
     return tuple(NodeId(seed.id) for seed in config.seeds) or (NodeId(config.id),)
+
+
+def _complain_of_release(why: str) -> None:
+    log.error("this node does not follow the cluster's changes from now on: %s", why)
 
 
 def _complain_of_secret(error: OSError | None) -> None:

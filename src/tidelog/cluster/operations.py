@@ -184,7 +184,12 @@ class Operations:
         lost = next((why for group, why in self._lost() if group == CONTROLLER_GROUP), None)
         if hosted is None:
             closed = "it is not open" if failed is None else failed.why
-            return {"ready": False, "failed": None if lost else closed, "lost": lost}
+            return {
+                "ready": False,
+                "failed": None if lost else closed,
+                "lost": lost,
+                "stopped": None,
+            }
         replica = hosted.replica
         return {
             "role": replica.core.role.value,
@@ -192,6 +197,7 @@ class Operations:
             "ready": replica.core.ready,
             "failed": replica.failed,
             "lost": replica.lost or lost,
+            "stopped": replica.stopped,
         }
 
     def _lost(self) -> Iterator[tuple[GroupId, str]]:

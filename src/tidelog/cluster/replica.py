@@ -12,6 +12,9 @@ Rules:
 3. A disk that refuses is survived: a full one refuses single writes, and `failed` says when the
    replica has to be opened again, as after a failed fsync. Until then it acknowledges nothing; what
    it must find on the disk when it is opened again is its `legacy`.
+4. A machine that cannot go on in this release stops the fold: `stopped` says why. The replica votes
+   and keeps its log as before, so that others can go on, but it leads no more. A later release goes
+   on from where the machines stand.
 """
 
 from collections import deque
@@ -34,7 +37,15 @@ from tidelog.cluster.written import (
     snapshot_meta,
     vote_of,
 )
-from tidelog.machines import CorruptSnapshot, Machine, Machines, Producers, Standing, Translation
+from tidelog.machines import (
+    CannotApply,
+    CorruptSnapshot,
+    Machine,
+    Machines,
+    Producers,
+    Standing,
+    Translation,
+)
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.configuration import Configuration
@@ -98,6 +109,8 @@ class Replica:
         # Why nothing it says or holds can be trusted. It ends, and another one takes its place.
         self.lost: str | None = None
         self.on_lost: Callable[[str], None] = _ignore
+        self.stopped: str | None = None  # why the machines stay where they are
+        self.on_stopped: Callable[[str], None] = _ignore
         self.cleans = True  # compact by key; otherwise only retention removes anything
         self._turned_away_at = 0
         self._clock = clock
@@ -472,7 +485,7 @@ class Replica:
         applied = self.machines.applied
         if self._apply_busy or self._restoring is not None:
             return
-        if self.failed is not None or self.lost is not None:
+        if self.failed is not None or self.lost is not None or self.stopped is not None:
             return
         if applied >= self._apply_goal:
             return
@@ -488,7 +501,12 @@ class Replica:
             if batch.type is BatchType.SNAPSHOT and batch.count:
                 shipped = batch
                 break
-        self.machines.apply(batches)
+        try:
+            self.machines.apply(batches)
+        except CannotApply as error:
+            self.step(ev.Applied(self.machines.applied))
+            self._stop(str(error))
+            return
         if not batches:
             self.machines.applied = self._apply_goal  # nothing there but a gap
         self.step(ev.Applied(self.machines.applied))
@@ -499,6 +517,12 @@ class Replica:
             self._save_checkpoint()
         if self.machines.applied < self._apply_goal:
             self._pause_apply("apply", _nothing, _ignore)
+
+    def _stop(self, why: str) -> None:
+        """Fold no further, and leave leading to replicas that can go on."""
+        self.stopped = why
+        self.step(ev.CannotLead())
+        self.on_stopped(why)
 
     def _save_checkpoint(self) -> None:
         job = self.checkpoints.take(self.machines, self.core, self.log)
@@ -543,6 +567,9 @@ class Replica:
             if error is None:
                 try:
                     self.machines.restore(loaded[0], snapshot.offset)
+                except CannotApply as cannot:
+                    self._stop(str(cannot))
+                    return
                 except CorruptSnapshot as corrupt:
                     error = StorageError(str(corrupt))
             if isinstance(error, DamagedLog):

@@ -7,7 +7,9 @@ It folds commands (`commands.py`) into members, topics (`catalog.py`) and settin
    may have come first; here only against the state and against bounds that never change, since
    replicas of different releases must come to the same end. Which settings exist and what values
    they may have is therefore the proposer's business (`configs.py`).
-3. A node that is removed and added again, and a replica that is, gets a new revision: its disk is
+3. A committed command that this release cannot decode is not skipped, because other releases carry
+   it out: the state stays as it is before that command, and `CannotApply` says what is needed.
+4. A node that is removed and added again, and a replica that is, gets a new revision: its disk is
    another one.
 """
 
@@ -37,7 +39,8 @@ from tidelog.cluster.model import (
     check_address,
     check_topic_name,
 )
-from tidelog.machines import NO_OBJECTION, CorruptSnapshot
+from tidelog.cluster.release import NeedsRelease
+from tidelog.machines import NO_OBJECTION, CannotApply, CorruptSnapshot
 from tidelog.raft.types import GroupId, NodeId, Vnode
 from tidelog.records import Batch, BatchType, CorruptBatch, Offset, internal_payload
 
@@ -61,7 +64,7 @@ MAX_PRODUCER_IDS: Final = 1_000_000  # in one allocation
 MAX_VALUE: Final = 1000  # characters of a setting
 _LAST_REVISION: Final = 2**31 - 1  # a revision has 32 bits in Raft's messages
 _LAST_PRODUCER_ID: Final = 2**63 - 1
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _OPTION_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}", re.ASCII)
 
 
@@ -101,7 +104,6 @@ class _Snapshot:
     next_group: int
     next_revision: int
     next_producer_id: int
-    unreadable: int
     results: tuple[_Remembered, ...]
 
 
@@ -120,7 +122,6 @@ class ClusterState(Catalog):
         self.next_group = CONTROLLER_GROUP + 1
         self.next_revision = 1  # 0 belongs to the founders
         self.next_producer_id = 0
-        self.unreadable = 0  # batches that hold no command this release knows
         # The last revision of nodes that were decommissioned, oldest first: a directory of that
         # revision or an older one never takes part again.
         self.removed: dict[NodeId, int] = {}
@@ -148,11 +149,7 @@ class ClusterState(Catalog):
     def apply(self, batch: Batch) -> None:
         if batch.type is not BatchType.CHANGELOG:
             return
-        try:
-            command = cmd.decode(internal_payload(batch))
-        except (CorruptBatch, cmd.CorruptCommand):
-            self.unreadable += 1
-            return
+        command = _command_of(batch)
         if command.token in self._results:
             return
         try:
@@ -184,7 +181,6 @@ class ClusterState(Catalog):
                 self.next_group,
                 self.next_revision,
                 self.next_producer_id,
-                self.unreadable,
                 tuple(_Remembered(*item) for item in self._results.items()),
             )
         )
@@ -193,7 +189,9 @@ class ClusterState(Catalog):
         fresh = ClusterState()
         if state:
             try:
-                fresh._load(strictjson.read(_Snapshot, state))
+                fresh._load(strictjson.read_format(_Snapshot, state, _FORMAT))
+            except strictjson.OtherFormat as error:
+                raise _of_another_release(error) from error
             except (strictjson.NotThis, ClusterError) as error:
                 raise CorruptSnapshot(f"the state of the cluster is damaged: {error}") from error
             if fresh.snapshot() != state:
@@ -529,6 +527,17 @@ class ClusterState(Catalog):
                 f" {widest} replicas",
             )
 
+    def check_decodable(self, command: cmd.Command) -> None:
+        """Raise if a member runs a release that would stop at this command."""
+        needs = cmd.needs(command)
+        for member in self._members.values():
+            if member.version < needs:
+                raise ClusterError(
+                    Problem.UNAVAILABLE,
+                    f"{type(command).__name__} needs release {needs} on all nodes and node"
+                    f" {member.id} runs release {member.version}: upgrade it first",
+                )
+
     def _set_member_status(self, command: cmd.SetMemberStatus) -> None:
         member = self.member(command.id)
         if command.status is MemberStatus.LEAVING:
@@ -597,10 +606,6 @@ class ClusterState(Catalog):
     # --- Loading --------------------------------------------------------------------------------
 
     def _load(self, loaded: _Snapshot) -> None:
-        if loaded.format != _FORMAT:
-            raise strictjson.NotThis(
-                f"it has format {loaded.format} and this release reads {_FORMAT}: upgrade this node"
-            )
         self.cluster_id = loaded.cluster_id
         self.seeds = {founder.id: founder.birth for founder in loaded.seeds}
         self.config = loaded.config
@@ -610,7 +615,6 @@ class ClusterState(Catalog):
         self.next_group = loaded.next_group
         self.next_revision = loaded.next_revision
         self.next_producer_id = loaded.next_producer_id
-        self.unreadable = loaded.unreadable
         self._members = {member.id: member for member in loaded.members}
         self.removed = {each.id: each.revision for each in loaded.removed}
         for topic in loaded.topics:
@@ -633,7 +637,7 @@ class ClusterState(Catalog):
             return "it remembers more nodes than a cluster may have"
         if len(self._results) > MAX_RESULTS or partitions > MAX_TOTAL_PARTITIONS:
             return "it holds more than a cluster may"
-        numbers = (self.version, self.unreadable, self.next_producer_id, self.needed_version)
+        numbers = (self.version, self.next_producer_id, self.needed_version)
         if min(numbers) < 0 or self.next_revision < 1:
             return "a number is below its first value"
         for topic in self._topics.values():
@@ -655,6 +659,26 @@ class ClusterState(Catalog):
             f"cluster={self.cluster_id or '-'} v{self.version} members={len(self._members)}"
             f" topics={len(self._topics)} partitions={len(self._places)}"
         )
+
+
+def _command_of(batch: Batch) -> cmd.Command:
+    """Return the command of a batch; raises `NeedsRelease`."""
+    where = f"offset {batch.base_offset} of the controller's log"
+    try:
+        return cmd.decode(internal_payload(batch))
+    except cmd.CorruptCommand as error:
+        raise NeedsRelease(f"at {where}, {error}", error.needs) from error
+    except CorruptBatch as error:
+        raise NeedsRelease(f"at {where}, there is no command: {error}", None) from error
+
+
+def _of_another_release(error: strictjson.OtherFormat) -> CannotApply:
+    what = "the snapshot of the cluster's state was written by another release"
+    if error.is_newer:
+        return NeedsRelease(f"{what} ({error})", None)
+    return CannotApply(
+        f"{what}: {error}. Start this node with that release, or with an empty data directory"
+    )
 
 
 def _check_node_id(node: NodeId) -> None:

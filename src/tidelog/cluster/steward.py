@@ -15,6 +15,7 @@ from tidelog.cluster.calls import Admission, Application, Call, Handover, Peer
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import CONTROLLER_GROUP, Member, MemberStatus
 from tidelog.cluster.placement import balance_leaders, plan_reassign
+from tidelog.cluster.release import FEATURES
 from tidelog.cluster.strictjson import write
 from tidelog.raft import events as ev
 from tidelog.raft.types import NodeId, Vnode
@@ -37,9 +38,6 @@ HANDOVER_S: Final = 5.0
 CHANGE_S: Final = 30.0
 # Commands in the log of group 0 before a snapshot takes their place.
 MAX_COMMANDS: Final = 2000
-# Features that this release has, switched on when every member has them: name -> version needed.
-FEATURES: Final = {"side-snapshots": 1}
-RELEASE: Final = 1  # the version of this release, as features count
 
 
 class Steward:

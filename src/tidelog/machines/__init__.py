@@ -2,7 +2,7 @@
 
 from tidelog.machines.balances import Account, Balances
 from tidelog.machines.encoding import CorruptSnapshot
-from tidelog.machines.machine import NO_OBJECTION, Machine
+from tidelog.machines.machine import NO_OBJECTION, CannotApply, Machine
 from tidelog.machines.machines import Machines
 from tidelog.machines.producers import Producers, Standing, Verdict
 from tidelog.machines.start import LogStart, start_batch
@@ -12,6 +12,7 @@ __all__ = [
     "NO_OBJECTION",
     "Account",
     "Balances",
+    "CannotApply",
     "CorruptSnapshot",
     "LogStart",
     "Machine",

@@ -22,7 +22,7 @@ from typing import Final
 from crc32c import crc32c
 
 from tidelog.machines.encoding import MAX_OFFSET, CorruptSnapshot, Reader, Writer
-from tidelog.machines.machine import NO_OBJECTION, Machine
+from tidelog.machines.machine import NO_OBJECTION, CannotApply, Machine
 from tidelog.machines.translation import Translation
 from tidelog.records import NO_OFFSET, Batch, Offset
 
@@ -69,7 +69,10 @@ class Machines:
     # --- The fold -------------------------------------------------------------------------------
 
     def apply(self, batches: Sequence[Batch]) -> None:
-        """Fold in the next committed batches. Offsets that are left out are gaps."""
+        """Fold in the next committed batches. Offsets that are left out are gaps.
+
+        Raises `CannotApply` with all folded in that comes before what cannot be.
+        """
         for batch in batches:
             if batch.is_ghost or batch.base_offset <= self.applied:
                 raise ValueError(f"{batch} cannot be applied after offset {self.applied}")
@@ -111,7 +114,8 @@ class Machines:
     def restore(self, state: bytes, offset: Offset) -> None:
         """Become the machines of a snapshot taken at `offset`.
 
-        Raises `CorruptSnapshot`, and is unchanged, for bytes that are not that.
+        Raises `CorruptSnapshot`, and is unchanged, for bytes that are not that, and `CannotApply`
+        for the state of another release.
         """
         states = self._open(state, offset)
         before: list[tuple[Machine, bytes]] = []
@@ -120,7 +124,7 @@ class Machines:
                 before.append((machine, machine.snapshot()))
                 machine.restore(states[machine.name])
             self.translation.restore(states[_TRANSLATION], offset)
-        except CorruptSnapshot:
+        except (CorruptSnapshot, CannotApply):
             for machine, former in before:
                 machine.restore(former)
             raise
@@ -137,7 +141,8 @@ class Machines:
         """Become the machines of a checkpoint at `offset` of a log that begins at `start` by now.
 
         What the log holds past `offset` is still to be told with `appended`. Raises
-        `CorruptSnapshot`, and is unchanged, for bytes that are no such checkpoint.
+        `CorruptSnapshot`, and is unchanged, for bytes that are no such checkpoint, and
+        `CannotApply` for the state of another release.
         """
         if len(state) < _MAP_SIZE.size:
             raise CorruptSnapshot(f"{len(state)} bytes are too few for a checkpoint")
@@ -152,7 +157,7 @@ class Machines:
         before, self.translation = self.translation, translation
         try:
             self.restore(state[end:], offset)
-        except CorruptSnapshot:
+        except (CorruptSnapshot, CannotApply):
             self.translation = before
             raise
 

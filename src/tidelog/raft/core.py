@@ -152,6 +152,7 @@ class Core:
             ev.AppendFailed: self._on_append_failed,
             ev.Flushed: self._on_flushed,
             ev.StorageLost: self._on_storage_lost,
+            ev.CannotLead: self._on_cannot_lead,
             ev.Persisted: self._on_persisted,
             ev.Applied: self._on_applied,
             ev.SnapshotSaved: self.shipping.on_saved,
@@ -529,6 +530,13 @@ class Core:
 
     def _on_quorum_lost(self, _: ev.QuorumLost) -> None:
         if self.role is Role.LEADER:
+            self.become_follower(self.term, None)
+
+    def _on_cannot_lead(self, _: ev.CannotLead) -> None:
+        self.voter.barred = True
+        if self.leading is not None:
+            self.leading.hand_over_blindly()
+        if self.role is not Role.FOLLOWER:
             self.become_follower(self.term, None)
 
     def _on_append_request(self, message: msg.AppendRequest) -> None:

@@ -74,6 +74,11 @@ class StorageLost:
 
 
 @value
+class CannotLead:
+    """The machines cannot go on here: another replica has to lead, now and from now on."""
+
+
+@value
 class Persisted:
     state: HardState
 
@@ -176,6 +181,7 @@ Event = (
     | AppendFailed
     | Flushed
     | StorageLost
+    | CannotLead
     | Persisted
     | Applied
     | SnapshotSaved

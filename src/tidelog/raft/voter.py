@@ -27,6 +27,7 @@ class Voter:
     def __init__(self, core: "Core") -> None:
         self.core = core
         self.electable = True  # False: in maintenance, never stands by itself
+        self.barred = False  # True: never stands, not even when it is asked to; it votes
         # Its disk is full or fails: it lets all others try first, and stands if none of them wins.
         self.reluctant = False
         self._sat_out = 0  # timeouts since a leader was known
@@ -49,7 +50,7 @@ class Voter:
 
     def on_election_timeout(self, _: ev.ElectionTimeout) -> None:
         core = self.core
-        if core.role is Role.LEADER or not self.electable:
+        if core.role is Role.LEADER or not self.electable or self.barred:
             return
         if self._is_leaving():
             self._stand(msg.Ballot.PREVOTE)
@@ -84,7 +85,9 @@ class Voter:
 
     def on_timeout_now(self, _: msg.TimeoutNow) -> None:
         core = self.core
-        if core.role is not Role.LEADER and core.configuration.is_voter(core.vnode):
+        if self.barred or core.role is Role.LEADER:
+            return
+        if core.configuration.is_voter(core.vnode):
             self._stand(msg.Ballot.TRANSFER)
 
     def _stand(self, ballot: msg.Ballot) -> None:
