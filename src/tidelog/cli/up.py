@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shlex
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -85,28 +85,45 @@ def up(
 
     `tidelog down --data /tmp/dev` stops it
     """
-    from tidelog.server.nodes import ClusterFailed, LocalCluster
+    from tidelog.server.nodes import ClusterFailed, Interrupted, LocalCluster
 
     cluster = LocalCluster(data)
     began = time.monotonic()
+    asked = _asked_to_stop()
     try:
         with cluster.alone():
             ran = cluster.running
-            started = cluster.bring_up(nodes, kafka_port)
+            started = cluster.bring_up(nodes, kafka_port, asked.is_set)
+    except Interrupted:
+        note("stopped: no node that this command started is left running")
+        return
     except (ClusterFailed, OSError) as error:
         fail(error)
-    took = time.monotonic() - began
-    if as_json:
-        emit(_document(cluster, started, took))
-    elif ran or detach:
-        note(_summary(cluster, ran, started, took))
-    if ran or detach:
-        return
+    stays = not ran and not detach
     try:
-        _watch(cluster, took)
+        took = time.monotonic() - began
+        if as_json:
+            emit(_document(cluster, started, took))
+        elif not stays:
+            note(_summary(cluster, ran, started, took))
+        if stays:
+            _watch(cluster, took, asked)
     finally:
-        note("stopping")
-        _stop_all(cluster)
+        if stays:
+            note("stopping")
+            _stop_all(cluster)
+
+
+def _asked_to_stop() -> threading.Event:
+    """Return what Ctrl-C and SIGTERM set, from the first moment of this command on.
+
+    An exception out of a handler could come up anywhere, in the middle of an import for example.
+    Ctrl-C has to be named: a shell starts what it puts in the background deaf to it.
+    """
+    asked = threading.Event()
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, lambda *_: asked.set())
+    return asked
 
 
 def _summary(cluster: LocalCluster, ran: list[int], started: list[int], took: float) -> str:
@@ -211,22 +228,16 @@ def _document(cluster: LocalCluster, started: list[int], took: float) -> dict[st
 # --- The screen -----------------------------------------------------------------------------------
 
 
-def _watch(cluster: LocalCluster, took: float) -> None:
-    """Show the status of the cluster until Ctrl-C, or until no node runs."""
+def _watch(cluster: LocalCluster, took: float, asked: threading.Event) -> None:
+    """Show the status of the cluster until it is asked to stop, or until no node runs."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
     ended: dict[int, int] = {}
     screen = Screen(cluster, took)
-    # Ctrl-C included: a shell starts what it puts in the background deaf to it.
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, signal.default_int_handler)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(screen.draw(ended), console=console, auto_refresh=False) as live,
-    ):
-        while True:
+    with Live(screen.draw(ended), console=console, auto_refresh=False) as live:
+        while not asked.is_set():
             for number, code in cluster.ended():
                 ended[number] = code
                 console.print(_obituary(cluster, number, code))
@@ -239,7 +250,7 @@ def _watch(cluster: LocalCluster, took: float) -> None:
                 fail("every node has ended: see the log of each, and start them again")
             screen.look()
             live.update(screen.draw(ended), refresh=True)
-            time.sleep(REFRESH_S)
+            asked.wait(REFRESH_S)
 
 
 def _obituary(cluster: LocalCluster, number: int, code: int) -> str:

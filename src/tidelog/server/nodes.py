@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -52,6 +52,10 @@ LOG_LINES: Final = 15  # of a node that failed, shown to the user who started it
 
 class ClusterFailed(Exception):
     """The cluster cannot be started or stopped; the message says why, and what to do."""
+
+
+class Interrupted(Exception):
+    """Somebody asked to stop before all nodes were there."""
 
 
 class Outcome(Enum):
@@ -187,8 +191,15 @@ class LocalCluster:
 
     # --- Starting -------------------------------------------------------------------------------
 
-    def bring_up(self, count: int | None = None, kafka_port: int | None = None) -> list[int]:
+    def bring_up(
+        self,
+        count: int | None = None,
+        kafka_port: int | None = None,
+        asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> list[int]:
         """Start the nodes that do not run; return them once they serve clients.
+
+        If it is asked to stop first, it ends what it started and raises `Interrupted`.
 
         A node that runs is not touched, and its settings are not either. If something fails in a
         cluster of which nothing ran before, nothing is left running; otherwise the nodes that could
@@ -210,7 +221,7 @@ class LocalCluster:
                         started.append(node.id)
             if ran or not failures:
                 with _noting(failures):
-                    self.wait(started)
+                    self.wait(started, asked_to_stop=asked_to_stop)
         except BaseException:
             self._stop(started)
             raise
@@ -338,8 +349,16 @@ class LocalCluster:
         for node in self.nodes:
             self.start(node.id)
 
-    def wait(self, numbers: Sequence[int] | None = None, timeout: float = START_TIMEOUT_S) -> None:
-        """Return once these nodes (by default all) serve clients; raises `ClusterFailed`."""
+    def wait(
+        self,
+        numbers: Sequence[int] | None = None,
+        timeout: float = START_TIMEOUT_S,
+        asked_to_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Return once these nodes (by default all) serve clients.
+
+        Raises `ClusterFailed`, and `Interrupted` if it is asked to stop before that.
+        """
         waiting = [node.id for node in self.nodes] if numbers is None else list(numbers)
         deadline = time.monotonic() + timeout
         while waiting:
@@ -347,6 +366,8 @@ class LocalCluster:
             if self.node(number).address is not None:
                 waiting.pop(0)
                 continue
+            if asked_to_stop():
+                raise Interrupted
             for each in waiting:
                 self._check_alive(each)
             if time.monotonic() > deadline:
