@@ -63,6 +63,9 @@ TROUBLES: dict[str, dict[str, Any]] = {
     ),
     "founder 4 not there": status(absent_founders=[4]),
     "the data directory of node 2 unreadable": status(node(2, disk_error="gone")),
+    "node 2 without a vote on the controller": status(
+        node(2, controller_replica={"failed": None, "lost": None, "seated": False})
+    ),
     "a lost replica of the controller on node 2": status(
         node(2, controller_replica={"failed": None, "lost": "its vote is gone"})
     ),

@@ -182,16 +182,26 @@ def _disk(node: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _replicas(node: Mapping[str, Any]) -> Iterator[Problem]:
     name = f"node {node['id']}"
-    stopped = (node.get("controller_replica") or {}).get("stopped")
-    if stopped:
+    controller = node.get("controller_replica") or {}
+    if controller.get("stopped"):
         yield Problem(
             Severity.CRITICAL,
             "controller_replica_stopped",
             f"{name} not following the cluster's changes",
-            f"{name} does not follow the cluster's changes (topics, settings, members): {stopped}",
+            f"{name} does not follow the cluster's changes (topics, settings, members):"
+            f" {controller['stopped']}",
+        )
+    # An older node does not tell; one that has lost its replica is told of below.
+    if controller.get("seated") is False and not (controller["lost"] or controller["failed"]):
+        yield Problem(
+            Severity.WARNING,
+            "controller_replica_unseated",
+            f"{name} without a vote on the controller",
+            f"{name} has no vote on the controller yet: it gets one by itself once it has caught"
+            " up. Until then do not take another node away",
         )
     for kind, word in (("lost", "lost"), ("failed", "failed")):
-        why = (node.get("controller_replica") or {}).get(kind)
+        why = controller.get(kind)
         if why:
             yield Problem(
                 Severity.WARNING,

@@ -186,15 +186,20 @@ class Operations:
             closed = "it is not open" if failed is None else failed.why
             return {
                 "ready": False,
+                "seated": False,
                 "failed": None if lost else closed,
                 "lost": lost,
                 "stopped": None,
             }
         replica = hosted.replica
+        core = replica.core
+        seats = core.configuration
         return {
-            "role": replica.core.role.value,
-            "term": replica.core.term,
-            "ready": replica.core.ready,
+            "role": core.role.value,
+            "term": core.term,
+            "ready": core.ready,
+            # A node without a seat is no help to the majority that the cluster needs.
+            "seated": seats.is_voter(core.vnode) and not seats.is_joint,
             "failed": replica.failed,
             "lost": replica.lost or lost,
             "stopped": replica.stopped,
