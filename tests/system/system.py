@@ -14,7 +14,9 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.system.wire import Closed, Wire
+from typer.testing import CliRunner
 
+from tidelog.cli.app import app
 from tidelog.server.names import LOG_FILE
 from tidelog.server.nodes import LocalCluster
 
@@ -118,6 +120,14 @@ class System:
 
         found: int = until(agreed, "a controller that all know")
         return found
+
+    def is_healthy(self) -> bool:
+        """Whether `tidelog cluster status --check` succeeds on every node."""
+        asked = ("cluster", "status", "--check", "--bootstrap")
+        return all(
+            CliRunner().invoke(app, [*asked, address]).exit_code == 0
+            for address in self.addresses.values()
+        )
 
     # --- Hurting --------------------------------------------------------------------------------
 

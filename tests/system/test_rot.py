@@ -9,13 +9,13 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from tests.system.disks import LOST, flip, replicas, segments
 from tests.system.system import PATIENCE, System, system, until
 
 from tidelog.records import parse_batches
 
 # Little enough that a reader of old records goes to the disk.
 SETTINGS = "cache_bytes = 1048576\n"
-LOST = "is lost and will be rebuilt"
 SEGMENT = 1 << 20
 VALUES = [f"{number:08} ".encode() * 1000 for number in range(600)]  # 5.4 MB
 
@@ -54,25 +54,6 @@ def read(cluster: System, topic: str) -> list[bytes | None]:
         consumer.subscribe([topic])
         until(done, f"reading {topic}")
     return values
-
-
-def replicas(cluster: System, node: int, topic: str) -> list[Path]:
-    """Return the directories of a node's replicas of a topic."""
-    root = cluster.cluster.node(node).directory
-    return sorted(each.parent for each in root.glob(f"**/topics/{topic}/*/log"))
-
-
-def segments(replica: Path) -> list[Path]:
-    return sorted((replica / "log").glob("*.log"), key=lambda path: int(path.name.split("-")[0]))
-
-
-def flip(path: Path, position: int) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        (byte,) = os.pread(descriptor, 1, position)
-        os.pwrite(descriptor, bytes([byte ^ 1]), position)
-    finally:
-        os.close(descriptor)
 
 
 def is_rebuilt(cluster: System, node: int, topic: str, before: Path) -> bool:
