@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "TIDELOG_EVIDENCE"
 
 
-def note(what: str, **figures: int | str) -> None:
+def note(what: str, **figures: int | str | Mapping[str, int]) -> None:
     """Keep what the running test counted."""
     path = os.environ.get(VARIABLE)
     if path:

@@ -9,7 +9,8 @@ the cluster is at rest the log is read once more, and `check` asks:
 - offsets count up by one from the first;
 - a write is behind every offset that was known before it began, and the writes of one writer to
   one partition are in the order in which it made them;
-- a reader was given the log from its first offset on, record by record, without a repetition;
+- a reader was given the log from its first offset on, record by record, without a repetition, and
+  by the time the cluster is at rest to its end;
 - an end, once known, is never taken back.
 
 A write that the leader alone acknowledged is not shown to others yet, and goes with that leader if
@@ -20,7 +21,7 @@ still holds.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -34,6 +35,7 @@ Logs = Mapping[int, Sequence[tuple[int, bytes]]]
 # What a fault is called: by the names of Jepsen's checker for Kafka where it has one.
 KINDS = {
     "lost-write": "an acknowledged record is not in the log, or a record that was read is gone",
+    "unseen": "a reader was not given records of the log, however long it waited at the end",
     "duplicate": "one record is in the log twice",
     "inconsistent-offsets": "two records were seen at one offset, or the log skips an offset",
     "nonmonotonic-send": "two records of one writer are in the log in the wrong order",
@@ -82,6 +84,7 @@ class History:
 
     relaxed: bool = False  # the leader alone acknowledges
     leaders_die: bool = False  # what it alone acknowledged may go with it
+    readers: Sequence[str] = ()  # who has to be given everything by the end
     writes: dict[bytes, Write] = field(default_factory=dict)
     # Reader and partition, what was read.
     reads: dict[tuple[str, int], list[Read]] = field(default_factory=lambda: defaultdict(list))
@@ -142,9 +145,19 @@ class History:
 
 def check(history: History, logs: Logs) -> None:
     """Raise if the logs, read when all was over, do not explain the history."""
-    faults = list(find_faults(history, logs))
+    complain(list(find_faults(history, logs)))
+
+
+def complain(faults: Sequence[Fault]) -> None:
+    """Raise if there are any faults."""
     shown = "\n".join(f"{each.kind}: {each.text}" for each in faults[:FAULTS_SHOWN])
     assert not faults, f"{len(faults)} faults in this history:\n{shown}"
+
+
+def count_kinds(faults: Sequence[Fault]) -> dict[str, int]:
+    """Return how many there are of each kind that is looked for."""
+    found = Counter(each.kind for each in faults)
+    return {kind: found[kind] for kind in KINDS}
 
 
 def find_faults(history: History, logs: Logs) -> Iterator[Fault]:
@@ -154,6 +167,7 @@ def find_faults(history: History, logs: Logs) -> Iterator[Fault]:
         yield from _order_faults(history, partition, log)
     yield from _write_faults(history, logs)
     yield from _reader_faults(history, logs)
+    yield from _unseen_faults(history, logs)
     for partition, ends in history.ends.items():
         for end in ends:
             if end.told <= end.floor:
@@ -274,4 +288,15 @@ def _reader_faults(history: History, logs: Logs) -> Iterator[Fault]:
                     "inconsistent-offsets",
                     f"{reader} read {read.value!r} at {place} of partition {partition},"
                     f" where {log[place][1]!r} is",
+                )
+
+
+def _unseen_faults(history: History, logs: Logs) -> Iterator[Fault]:
+    for reader in history.readers:
+        for partition, log in logs.items():
+            seen = len(history.reads.get((reader, partition), ()))
+            if seen < len(log):
+                yield Fault(
+                    "unseen",
+                    f"{reader} was given {seen} of {len(log)} records of partition {partition}",
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.system.history import KINDS, History, Logs, check, find_faults
+from tests.system.history import KINDS, History, Logs, check, count_kinds, find_faults
 
 LOG = [(0, b"a"), (1, b"b"), (2, b"c")]
 
@@ -118,6 +118,16 @@ def test_a_record_that_was_read_and_is_gone_is_found() -> None:
     history.fail(b"d", "timed out")
     history.read("r1", 0, 3, b"d")
     assert "r1 read b'd' at 3 of 0, and it is gone" in faults(history, {0: LOG})
+
+
+def test_a_reader_that_is_never_given_the_end_is_found() -> None:
+    history = honest()
+    history.readers = ("r1", "r2")
+    for offset, value in LOG[:2]:
+        history.read("r2", 0, offset, value)
+    found = list(find_faults(history, {0: LOG}))
+    assert [each.text for each in found] == ["r2 was given 2 of 3 records of partition 0"]
+    assert count_kinds(found) == {**dict.fromkeys(KINDS, 0), "unseen": 1}
 
 
 def test_an_end_that_was_taken_back_is_found() -> None:

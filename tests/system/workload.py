@@ -26,7 +26,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from tests import evidence
-from tests.system.history import History, check
+from tests.system.history import History, Logs, complain, count_kinds, find_faults
 from tests.system.system import PATIENCE, System, until
 
 LOG = logging.getLogger("librdkafka")
@@ -50,6 +50,8 @@ EAGER = {
 class Workload:
     """What goes on while a test hurts the cluster."""
 
+    client = "librdkafka"
+
     def __init__(
         self,
         system: System,
@@ -64,7 +66,8 @@ class Workload:
         self.system = system
         self.topic = topic
         self.partitions = partitions
-        self.history = History(str(producer.get("acks")) == "1", leaders_die)
+        names = [f"r{each}" for each in range(readers)]
+        self.history = History(str(producer.get("acks")) == "1", leaders_die, names)
         self._producer = {
             "bootstrap.servers": system.bootstrap,
             "enable.idempotence": True,
@@ -83,8 +86,8 @@ class Workload:
             for each in range(writers)
         ]
         self._readers = [
-            threading.Thread(target=self._run, args=(self._read, f"r{each}"), daemon=True)
-            for each in range(readers)
+            threading.Thread(target=self._run, args=(self._read, name), daemon=True)
+            for name in names
         ]
         self._asker = threading.Thread(target=self._run, args=(self._ask, "asker"), daemon=True)
 
@@ -114,17 +117,23 @@ class Workload:
             self._stop_reading.set()
             self._stop_writing.set()
         self._join([*self._readers, self._asker])
-        check(self.history, logs)
+        self._judge(logs, time.monotonic() - began)
+
+    def _judge(self, logs: Logs, seconds: float) -> None:
+        """Note what this history was and what is wrong with it, then raise if anything is."""
         history = self.history
+        faults = list(find_faults(history, logs))
         evidence.note(
             "history",
-            client=f"librdkafka, acks={self._producer['acks']}",
-            seconds=round(time.monotonic() - began),
+            client=f"{self.client}, acks={self._producer['acks']}",
+            seconds=round(seconds),
             acknowledged=history.acknowledged(),
             failed=len(history.failures()),
             read=sum(map(len, history.reads.values())),
             ends=sum(map(len, history.ends.values())),
+            anomalies=count_kinds(faults),
         )
+        complain(faults)
 
     def progress(self, writes: int = 100) -> None:
         """Wait until this many more writes are acknowledged."""
@@ -163,17 +172,18 @@ class Workload:
         self._raise()
 
     def _catch_up(self, ends: dict[int, int]) -> None:
-        """Wait until the readers have read to the end, as all of them must."""
-        names = [f"r{number}" for number in range(len(self._readers))]
+        """Give the readers time to read to the end; what they have not seen then is a fault."""
 
         def done() -> bool:
             return bool(self._errors) or all(
                 len(self.history.reads[name, partition]) >= end
-                for name in names
+                for name in self.history.readers
                 for partition, end in ends.items()
             )
 
-        until(done, f"readers to be at the ends {ends}")
+        deadline = time.monotonic() + PATIENCE
+        while not done() and time.monotonic() < deadline:
+            time.sleep(0.02)
         self._raise()
 
     # --- Writing --------------------------------------------------------------------------------
