@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
-import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition as AioPartition
+from tests.system.pythonworkload import UNCLOSED
 from tests.system.system import PATIENCE, System, until
 from tests.system.workload import EAGER, LOG
 
@@ -27,8 +25,7 @@ PARTITIONS = 2
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # kafka-python needs a package of its own for each of the others.
 PLAIN_CODECS = ("none", "gzip")
-# kafka-python leaves sockets to the collector if it could not connect.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = [pytest.mark.usefixtures("tidy"), pytest.mark.filterwarnings(UNCLOSED)]
 names = (f"clients-{number}" for number in itertools.count())
 
 
@@ -52,20 +49,6 @@ SAMPLES = [
 
 Writer = Callable[[System, str, str, Any], None]
 Reader = Callable[[System, str, int], list[Sent]]
-
-
-@pytest.fixture(autouse=True)
-def tidy(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Collect the sockets that clients leave behind if a node was away when they ended.
-
-    They hang on what those clients log as well, so that is not kept.
-    """
-    for name in ("kafka", "aiokafka"):
-        caplog.set_level(logging.CRITICAL, logger=name)
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 # --- librdkafka ---------------------------------------------------------------------------------

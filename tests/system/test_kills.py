@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.system.pythonworkload import UNCLOSED, PythonWorkload
 from tests.system.system import LONGER_THAN_STEADY, System, until
 from tests.system.workload import Workload
 
@@ -14,11 +15,13 @@ ROUNDS = 5
 LONGER_THAN_AN_ELECTION = 2.0
 
 
-def kill_leaders(cluster: System, rounds: int, seconds: float = 0.0) -> None:
+def kill_leaders(
+    cluster: System, rounds: int, seconds: float = 0.0, workload: type[Workload] = Workload
+) -> None:
     """Kill the leader of each partition in turn, again and again, and bring it back each time."""
     cluster.create("t", PARTITIONS)
     began = time.monotonic()
-    with Workload(cluster, "t", PARTITIONS).running() as work:
+    with workload(cluster, "t", PARTITIONS).running() as work:
         done = 0
         while done < rounds or time.monotonic() - began < seconds:
             leader, epoch = cluster.leader("t", done % PARTITIONS)
@@ -39,6 +42,19 @@ def test_the_leader_is_killed_again_and_again(cluster: System) -> None:
 @pytest.mark.slow
 def test_the_leader_is_killed_for_minutes(cluster: System) -> None:
     kill_leaders(cluster, ROUNDS, 150)
+
+
+@pytest.mark.usefixtures("tidy")
+@pytest.mark.filterwarnings(UNCLOSED)
+def test_the_leader_is_killed_under_another_client(cluster: System) -> None:
+    kill_leaders(cluster, 2, workload=PythonWorkload)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tidy")
+@pytest.mark.filterwarnings(UNCLOSED)
+def test_the_leader_is_killed_for_minutes_under_another_client(cluster: System) -> None:
+    kill_leaders(cluster, ROUNDS, 150, PythonWorkload)
 
 
 def test_the_controller_is_killed(cluster: System) -> None:
