@@ -2,16 +2,15 @@
 
 A *probe* is one measurement, a *row* of a table says what probe to make on each side and which of
 its values to show. Sides take turns: a cluster is stopped before the other is started, since they
-share the cores. Kafka is warmed until ten passes in a row bring nothing, because a JVM goes on
-compiling for tens of millions of records, and a comparison with a younger one flatters us. Tidelog
-gets one pass of each pattern. The table says how far the warming got.
+share the cores, and is warmed first (`_warming.py`), because a comparison with a young JVM flatters
+us. The table says how far the warming got, and marks what was measured on a Kafka that still got
+faster.
 
 Ratios are written so that more is better for Tidelog only where more is better: a throughput ratio
 of 1.25 means a quarter faster, a processor ratio of 0.5 means half the cost.
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,28 +20,19 @@ from confluent_kafka import KafkaException
 
 from bench._clients import Load, default_load
 from bench._clusters import Cluster, Kafka, Tidelog, peer_script
-from bench._machine import BenchFailed, busy
+from bench._machine import BenchFailed, busy, tell
+from bench._warming import Warmth, warm_up
 from tidelog.server.nodes import ClusterFailed
 
 MILLION = 1_000_000
 ALONE_VARIABLE = "TIDELOG_BENCH_ALONE"  # set: Kafka is not measured, its clients are used
-# Warm: the best of this many passes is not faster than the best before them, give or take noise.
-STEADY_PASSES = 10
-WARM_GAIN = 1.02
-MAX_WARM_PASSES = 50  # 40 to 75 million records; a JVM that is faster after that is beyond us
-WARM_RECORDS = 1_500_000  # of 100 B, a pass; a tenth of 1 KiB, and a few one to a batch
-QUICK_WARM_RECORDS = 800_000
-WARM_SINGLES = 4_000
-PASSES_A_TOPIC = 5  # then it is deleted, so that warming does not fill the disk
+NOT_STEADY = "Kafka was not yet steady"
 NO_COSTS = " (told in another row)"  # a suffix that nothing has
-PARTITIONS = 12
 
 # One measurement that cannot be made does not cost the others.
 FAILURES = (BenchFailed, ClusterFailed, KafkaException, OSError)
 
 Values = Mapping[str, float]
-SINGLE = {"batch.size": "1", "linger.ms": "0"}
-BULK = {"acks": "all", "batch.size": "65536", "linger.ms": "5", "buffer.memory": "33554432"}
 
 
 class Probe(Protocol):
@@ -71,7 +61,7 @@ class Side:
     """What one cluster showed."""
 
     name: str
-    warmth: str = ""  # how far warming got
+    warmth: dict[int, Warmth] = field(default_factory=dict)  # by the number of nodes
     found: dict[tuple[int, Probe], Values] = field(default_factory=dict)
     failed: dict[tuple[int, Probe], str] = field(default_factory=dict)
 
@@ -79,6 +69,10 @@ class Side:
         if probe is None:
             return None
         return self.found.get((row.nodes, probe), {}).get(name)
+
+    def is_steady(self, nodes: int) -> bool:
+        """Whether it was as fast as it gets; what needs no warming is."""
+        return nodes not in self.warmth or self.warmth[nodes].is_steady
 
 
 def compare(rows: Sequence[Row], *, quick: bool, warm: bool = True) -> Iterator[str]:
@@ -94,8 +88,8 @@ def compare(rows: Sequence[Row], *, quick: bool, warm: bool = True) -> Iterator[
         if script is not None and probes:
             _measure(Kafka(script), theirs, nodes, probes, load, quick=quick, warm=warm)
     yield f"client: {load.name}" + ("" if script else "; not compared with Kafka")
-    if theirs.warmth:
-        yield theirs.warmth
+    for warmth in theirs.warmth.values():
+        yield from warmth.lines
     if note:
         yield f"{note}: smoke, not figures"
     yield from table(rows, ours, theirs)
@@ -120,7 +114,7 @@ def _measure(
         warmed = not warm
         for probe in unique:
             if not warmed and not getattr(probe, "cold", False):
-                side.warmth = warm_up(cluster, load, quick=quick)
+                side.warmth[nodes] = warm_up(cluster, load)
                 warmed = True
             began = time.monotonic()
             try:
@@ -137,37 +131,6 @@ def _measure(
         tell(f"{side.name}: {error}")
     finally:
         cluster.stop()
-
-
-def warm_up(cluster: Cluster, load: Load, *, quick: bool) -> str:
-    """Bring a cluster to the speed that it keeps, and say how far that went."""
-    records = QUICK_WARM_RECORDS if quick else WARM_RECORDS
-    passes = 1 if isinstance(cluster, Tidelog) else MAX_WARM_PASSES
-    rates: list[float] = []
-    topic = ""
-    while len(rates) < passes and not is_steady(rates):
-        if len(rates) % PASSES_A_TOPIC == 0:
-            if topic:
-                cluster.delete_topic(topic)
-            topic = cluster.create_topic(PARTITIONS, {})
-        rates.append(load.produce(cluster.bootstrap, topic, records, 100, BULK).rate)
-        load.produce(cluster.bootstrap, topic, records // 10, 1024, BULK)
-        load.produce(cluster.bootstrap, topic, WARM_SINGLES, 1024, {**BULK, **SINGLE})
-        tell(f"{cluster.name}: warming, pass {len(rates)}: {rates[-1] / 1000:.0f} k msg/s of 100 B")
-    cluster.delete_topic(topic)
-    sent = len(rates) * (records + records // 10 + WARM_SINGLES) / MILLION
-    state = f"{STEADY_PASSES} passes brought nothing" if is_steady(rates) else "not steady yet"
-    first, best = rates[0] / 1000, max(rates) / 1000
-    return (
-        f"{cluster.name} was warmed with {sent:.1f} M records in {len(rates)} passes ({state}):"
-        f" {first:.0f} k msg/s of 100 B in the first pass, {best:.0f} k in the best"
-    )
-
-
-def is_steady(rates: Sequence[float]) -> bool:
-    """Whether the last passes were no faster than those before them."""
-    before, last = rates[:-STEADY_PASSES], rates[-STEADY_PASSES:]
-    return bool(before) and max(last) <= WARM_GAIN * max(before)
 
 
 def table(rows: Sequence[Row], ours: Side, theirs: Side) -> Iterator[str]:
@@ -193,6 +156,8 @@ def table(rows: Sequence[Row], ours: Side, theirs: Side) -> Iterator[str]:
                 f" | {'':11} {_cell(cpu[0], 7, 2)} {_cell(cpu[1], 7, 2)} {_ratio(*cpu)}"
                 f" | {'':16} {_cell(peak[0], 7, 0)} {_cell(peak[1], 6, 0)}"
             )
+        if cells[1] is not None and not theirs.is_steady(row.nodes):
+            line += f" | {NOT_STEADY}"
         yield line
 
 
@@ -218,8 +183,3 @@ def _ratio(ours: float | None, theirs: float | None) -> str:
     if ours is None or not theirs:
         return f"{'-':>6}"
     return f"{ours / theirs:>6.2f}"
-
-
-def tell(line: str) -> None:
-    """Say how far a long run has got, apart from the figures."""
-    print(f"     {line}", file=sys.stderr, flush=True)

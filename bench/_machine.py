@@ -6,6 +6,7 @@ neighbours as about the nodes. Processor seconds hardly depend on them.
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,3 +99,8 @@ class Meter:
 
     def read(self) -> Cost:
         return Cost(cpu_seconds(self._pids) - self._began, peak_mib(self._pids))
+
+
+def tell(line: str) -> None:
+    """Say how far a long run has got, apart from the figures."""
+    print(f"     {line}", file=sys.stderr, flush=True)

@@ -15,9 +15,10 @@ import uvloop
 
 from bench._clients import Load
 from bench._clusters import Cluster
-from bench._compare import MILLION, NO_COSTS, PARTITIONS, Row, Values, compare
+from bench._compare import MILLION, NO_COSTS, Row, Values, compare
 from bench._flow import Sender, check_senders, leaders, open_all, quantile, settle
 from bench._machine import Meter, resident_mib
+from bench._patterns import PARTITIONS
 
 NAME = "connections"
 MANY, FEW = 1000, 10

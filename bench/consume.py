@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from bench._clients import Load
 from bench._clusters import Cluster
-from bench._compare import BULK, MILLION, PARTITIONS, Row, Values, compare
+from bench._compare import MILLION, Row, Values, compare
 from bench._machine import Meter
+from bench._patterns import BULK, PARTITIONS
 
 NAME = "consume"
 RECORDS = {100: 5_000_000, 1024: 1024 * 1024}

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from bench._clients import Load, default_load
 from bench._clusters import REPLICAS, Tidelog
-from bench._compare import BULK, MILLION, PARTITIONS, tell, warm_up
-from bench._machine import BenchFailed, Meter, busy
+from bench._compare import MILLION
+from bench._machine import BenchFailed, Meter, busy, tell
+from bench._patterns import BULK, PARTITIONS
+from bench._warming import warm_up
 
 NAME = "growth"
 GIB = 1 << 30
@@ -49,7 +51,7 @@ def run(*, quick: bool = False) -> Iterator[str]:
     records = QUICK_RECORDS if quick else RECORDS
     try:
         cluster.start(REPLICAS)
-        warm_up(cluster, load, quick=quick)
+        warm_up(cluster, load)
         longer = list(_longer(cluster, load, sizes, records))
         wider = [
             _wider(cluster, load, width, records) for width in (QUICK_WIDTHS if quick else WIDTHS)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from bench._clients import Load
 from bench._clusters import Cluster
-from bench._compare import BULK, MILLION, PARTITIONS, SINGLE, Row, Values, compare
+from bench._compare import MILLION, Row, Values, compare
 from bench._machine import Meter
+from bench._patterns import BULK, PARTITIONS, SINGLE
 
 NAME = "produce"
 RECORDS = {100: 2_000_000, 1024: 300_000}  # a pass: several seconds at the speed of either side

@@ -19,8 +19,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from bench._clusters import Tidelog
-from bench._compare import tell
-from bench._machine import BenchFailed, resident_mib
+from bench._machine import BenchFailed, resident_mib, tell
 from bench._soak import check, curves
 from bench._soak.faults import Fault, Faults
 from bench._soak.load import Group, Writer

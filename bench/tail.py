@@ -16,9 +16,10 @@ import uvloop
 
 from bench._clients import Load
 from bench._clusters import Cluster
-from bench._compare import MILLION, NO_COSTS, PARTITIONS, Row, Values, compare
+from bench._compare import MILLION, NO_COSTS, Row, Values, compare
 from bench._flow import Sender, Tail, check_senders, leaders, open_all, quantile, settle
 from bench._machine import BenchFailed, Meter
+from bench._patterns import PARTITIONS
 
 NAME = "tail"
 CONSUMERS = 100
