@@ -33,6 +33,7 @@ help: ## Show this page
 	@echo "  make sim SEEDS=500                     judge the core with 500 seeds"
 	@echo "  make tests ARGS='-k ghost'             only the tests whose name says ghost"
 	@echo "  make bench ARGS=codec                  only one benchmark"
+	@echo "  make evidence ARGS='--parts plants'    one part again; the page keeps the others"
 	@echo "  TIDELOG_PURE_PYTHON=1 make install     install without compiled modules"
 
 install: $(INSTALLED) ## Create .venv with the pinned dependencies and build the compiled modules
@@ -101,7 +102,7 @@ soak: install ## Load and faults for an hour (ARGS="--minutes 10"): nothing lost
 sim: install ## Judge the core under SEEDS simulated worlds
 	$(BIN)/tidelog sim --seeds $(SEEDS) $(ARGS)
 
-evidence: install ## Run worlds, histories, power cuts and clients; write docs/evidence.md (over an hour)
+evidence: install ## Run worlds, plants, histories and clients; write docs/evidence.md (about an hour)
 	$(BIN)/python -m tests.collect_evidence $(ARGS)
 
 format: install ## Let ruff format the code and fix what it can fix safely

@@ -1,239 +1,199 @@
 """`python -m tests.collect_evidence`: run what shows that Tidelog is safe, and write the page.
 
 Each line of `docs/evidence.md` comes from a run of this program, with the command that repeats it.
-Nothing is carried over from an earlier page. A part that fails is on the page as failed.
+The parts run one after the other, and each is kept as it ends. A part that fails does not cost the
+others, and is on the page as failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ET
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
+from tests import evidence_histories
 from tests.evidence import VARIABLE
-from tests.system.history import KINDS
+from tests.evidence_page import FAILED, TITLES, Part, page, table, today, troubles
+from tests.evidence_runs import Ran, run, run_tests
 
-PAGE = Path("docs/evidence.md")
-WORLDS = 2_000
-HISTORIES = ("kills", "restarts", "network", "power_cuts", "lost_disks")
-SUITES = {
+PAGE: Final = Path("docs/evidence.md")
+KEPT: Final = Path("build/evidence")
+WORLDS: Final = 2_000
+HISTORIES: Final = ("kills", "restarts", "network", "power_cuts", "lost_disks")
+SUITES: Final = {
     "producing and consuming: confluent-kafka, kafka-python, aiokafka": "kafka/test_clients.py",
     "the same on node processes, with faults": "system/test_clients.py",
+    "settings and refusals that clients stumbled over": "kafka/test_compatibility_clients.py",
     "admin clients": "kafka/test_admin_clients.py",
     "groups of both protocols": "kafka/groups/test_clients.py",
     "kcat": "system/test_kcat.py",
+    "leader epochs, fencing and truncation": "system/test_epochs.py",
+    "rot on the disk of a running node": "system/test_rot.py",
+    "nodes that join, and strangers that try": "system/test_joining.py",
+    "nodes that may open few files": "system/test_file_limit.py",
     "hostile bytes": "system/test_bad_input.py",
 }
-NOT_COVERED = (
-    "Transactions: Tidelog has none yet, so Jepsen's checkers of aborted and intermediate reads, of"
-    " dependency cycles and of order within a transaction (G0, G1a, G1c, int-poll-skip,"
-    " int-nonmonotonic-poll, int-send-skip, int-nonmonotonic-send) have nothing to judge.",
-    "More than three node processes, and more than one machine. Clocks of real nodes are never"
-    " skewed against each other; those of simulated nodes are.",
-    "Disks that reorder the writes to one file: a power cut here keeps a prefix of what was"
-    " appended since the last sync.",
-    "File systems other than the one this ran on.",
-    "Jepsen itself, which needs hosts that it can log in to. The checks here use the names of its"
-    " checkers, and were written for this project.",
-    "Reads by consumers of a group while its members change: histories read with assigned"
-    " partitions. Groups have tests of their own.",
-)
+# How long commands may take, on a machine of two cores: several times what they do take.
+WORLD_S: Final = 2.0  # each, with an hour for those that fail and are made smaller
+SHRINKING_S: Final = 3_600.0
+PLANTS_S: Final = 6 * 3_600.0
+FILE_S: Final = 3_600.0  # the tests of one file
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """One command that was run."""
+class Wanted:
+    """What to run."""
 
-    command: str
-    seconds: float
-    output: str
-    passed: bool
-
-    def __str__(self) -> str:
-        return f"`{self.command}` ({self.seconds:.0f} s){'' if self.passed else ' **FAILED**'}"
+    first: int | None  # world; None: those that failed in the past, and then from the first on
+    worlds: int
+    slow: bool
+    scratch: Path
 
 
-def run(command: Sequence[str], **environment: str) -> Ran:
-    shown = " ".join("python" if each == sys.executable else _quoted(each) for each in command)
-    print(f"... {shown}", file=sys.stderr, flush=True)
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    failed: bool
+    lines: list[str]
+
+
+# --- The parts ------------------------------------------------------------------------------------
+
+
+def _simulate(limit_s: float, *options: str) -> Outcome:
+    ran = run((sys.executable, "-m", "tidelog", "sim", *options), limit_s)
+    return Outcome(not ran.passed, _told(ran))
+
+
+def _told(ran: Ran) -> list[str]:
+    return [str(ran), "", "```", *ran.shown(), "```"]
+
+
+def worlds(wanted: Wanted) -> Outcome:
+    begin = () if wanted.first is None else ("--from", str(wanted.first))
+    limit_s = SHRINKING_S + WORLD_S * wanted.worlds
+    return _simulate(limit_s, *begin, "--seeds", str(wanted.worlds))
+
+
+def plants(_: Wanted) -> Outcome:
+    """Bugs that are planted on purpose, and how many worlds it takes to catch each."""
+    return _simulate(PLANTS_S, "--plants")
+
+
+def histories(wanted: Wanted) -> Outcome:
+    notes = wanted.scratch / "notes"
+    options = ("--slow",) if wanted.slow else ()
+    tests = [
+        run_tests(
+            f"tests/system/test_{name}.py",
+            wanted.scratch,
+            FILE_S,
+            *options,
+            **{VARIABLE: str(notes)},
+        )
+        for name in HISTORIES
+    ]
+    found = evidence_histories.read_notes(notes)
+    shown = "".join(f" {each}" for each in options)
+    lines = evidence_histories.lines(tests, found, shown)
+    return Outcome(not all(each.is_good for each in tests), list(lines))
+
+
+def clients(wanted: Wanted) -> Outcome:
+    tests = {
+        name: run_tests(f"tests/{file}", wanted.scratch, FILE_S) for name, file in SUITES.items()
+    }
+    lines = list(
+        table(
+            ("tests", "passed", "failed", "skipped", "command"),
+            (
+                (name, each.passed, len(each.failed), each.skipped, each.ran)
+                for name, each in tests.items()
+            ),
+        )
+    )
+    broken = [f"- {FAILED}: {name}" for each in tests.values() for name in each.failed]
+    return Outcome(not all(each.is_good for each in tests.values()), lines + broken)
+
+
+PARTS: Final[dict[str, Callable[[Wanted], Outcome]]] = {
+    "worlds": worlds,
+    "plants": plants,
+    "histories": histories,
+    "clients": clients,
+}
+
+
+# --- Running them ---------------------------------------------------------------------------------
+
+
+def carry_out(name: str, work: Callable[[Wanted], Outcome], wanted: Wanted, commit: str) -> Part:
+    """Run a part; what goes wrong in it is its outcome."""
     began = time.monotonic()
-    done = subprocess.run(
-        command,
-        check=False,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **environment},
+    try:
+        outcome = work(wanted)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the others go on
+        traceback.print_exc()
+        outcome = Outcome(True, [f"It could not be run: `{error!r}`"])
+    seconds = time.monotonic() - began
+    return Part(name, commit, today(), seconds, outcome.failed, tuple(outcome.lines))
+
+
+def current_commit() -> str:
+    """Return the commit, marked if files differ from it; the page itself does not count."""
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PAGE}")
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(("git", *arguments), check=True, text=True, capture_output=True)
+    return done.stdout.strip()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in TITLES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no part {unknown[0]!r}; there are {_ALL}")
+    return names
+
+
+_ALL: Final = ",".join(TITLES)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.collect_evidence", description=__doc__)
+    parser.add_argument("--parts", type=_names, default=_ALL, help=f"run these alone: {_ALL}")
+    parser.add_argument(
+        "--keep", type=Path, default=KEPT, metavar="DIR", help="where each part is kept as it ends"
     )
-    return Ran(shown, time.monotonic() - began, done.stdout, done.returncode == 0)
-
-
-def _quoted(word: str) -> str:
-    return f"'{word}'" if " " in word else word
-
-
-# --- Simulated worlds -----------------------------------------------------------------------------
-
-
-def worlds(first: int, count: int) -> Iterator[str]:
-    program = (sys.executable, "-m", "tidelog", "sim")
-    judged = run((*program, "--from", str(first), "--seeds", str(count)))
-    yield from ("## Simulated worlds", "", str(judged), "", "```", *_tail(judged), "```", "")
-    caught = run((*program, "--plants"))
-    yield "Bugs that are planted on purpose, and how many worlds it took to catch each:"
-    yield from ("", str(caught), "", "```", *_tail(caught), "```", "")
-
-
-def _tail(ran: Ran, lines: int = 120) -> list[str]:
-    return [line.rstrip() for line in ran.output.splitlines()][-lines:]
-
-
-# --- Histories ------------------------------------------------------------------------------------
-
-
-def histories(notes: Path, *, slow: bool) -> Iterator[str]:
-    files = [f"tests/system/test_{name}.py" for name in HISTORIES]
-    options = ["--slow"] if slow else []
-    command = [sys.executable, "-m", "pytest", "-q", *filter(os.path.exists, files), *options]
-    ran = run(command, **{VARIABLE: str(notes)})
-    found = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
-    yield from ("## Histories with real processes", "")
-    yield "Three node processes, clients that write, read and ask for ends, and one kind of fault."
-    yield "Every history is checked as a whole when it ends; one with an anomaly fails its test."
-    yield from ("", str(ran), "", _last_line(ran), "")
-    yield from _table(
-        ("fault", "client", "runs", "minutes", "acknowledged", "refused", "read", "anomalies"),
-        _history_rows([each for each in found if each["what"] == "history"], ran),
+    parser.add_argument(
+        "--assemble", action="store_true", help="run nothing, write the page from what is kept"
     )
-    yield from _power_cuts(found)
-    yield from (
-        "What is looked for, by the names of Jepsen's checker for Kafka where it has one:",
-        "",
-    )
-    yield from _table(("anomaly", "meaning"), KINDS.items())
-
-
-def _history_rows(notes: list[dict[str, Any]], ran: Ran) -> Iterator[Sequence[object]]:
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for each in notes:
-        groups[_said(each["test"]), each["client"]].append(each)
-    for (fault, client), runs in groups.items():
-        seconds, acknowledged, failed, read = (
-            sum(each[name] for each in runs)
-            for name in ("seconds", "acknowledged", "failed", "read")
-        )
-        minutes = f"{seconds / 60:.1f}"
-        yield fault, client, len(runs), minutes, f"{acknowledged:,}", failed, f"{read:,}", 0
-    for test in re.findall(r"^FAILED (\S+)", ran.output, re.MULTILINE):
-        yield _said(test), "", "", "", "", "", "", "**FAILED**"
-
-
-def _power_cuts(found: list[dict[str, Any]]) -> Iterator[str]:
-    cuts = [each for each in found if each["what"] == "power cuts"]
-    yield (
-        f"Power was cut {sum(each['cuts'] for each in cuts)} times, which took"
-        f" {sum(each['bytes_lost'] for each in cuts):,} bytes that no sync had made durable, under"
-        f" {sum(each['acknowledged'] for each in cuts):,} acknowledged writes at `acks=all` with"
-        " default settings: none of them was lost."
-    )
-    for each in found:
-        if each["what"] == "power cut with write.caching":
-            yield (
-                f"With `write.caching=true` a cut of all nodes took {each['lost']} of"
-                f" {each['acknowledged']:,} acknowledged writes, the oldest of them acknowledged"
-                f" {each['window_ms']} ms before the cut."
-            )
-    yield ""
-
-
-def _said(test: str) -> str:
-    """Return what a test claims: its name, with spaces."""
-    return test.rpartition("::")[2].removeprefix("test_").replace("_", " ")
-
-
-# --- Suites of clients ----------------------------------------------------------------------------
-
-
-def suites(scratch: Path) -> Iterator[str]:
-    yield from ("## Clients", "")
-    rows = []
-    for name, file in SUITES.items():
-        report = scratch / "junit.xml"
-        command = (sys.executable, "-m", "pytest", "-q", f"tests/{file}")
-        ran = run((*command, f"--junitxml={report}"))
-        suite = next(ET.parse(report).getroot().iter("testsuite")).attrib
-        tests, failures, errors, skipped = (
-            int(suite[each]) for each in ("tests", "failures", "errors", "skipped")
-        )
-        passed = tests - failures - errors - skipped
-        shown = ran.command.replace(f" --junitxml={report}", "")
-        rows.append((name, passed, failures + errors, skipped, f"`{shown}`"))
-    yield from _table(("clients", "passed", "failed", "skipped", "command"), rows)
-
-
-# --- The page -------------------------------------------------------------------------------------
-
-
-def _table(head: Sequence[str], rows: Any) -> Iterator[str]:
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
-    yield ""
-
-
-def _last_line(ran: Ran) -> str:
-    lines = ran.output.strip().splitlines()
-    return f"`{lines[-1]}`" if lines else ""
-
-
-def _commit() -> str:
-    asked = ("git", "describe", "--always", "--dirty", "--abbrev=12")
-    return subprocess.run(asked, check=False, text=True, capture_output=True).stdout.strip()
-
-
-def page(first: int, count: int, *, slow: bool) -> Iterator[str]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
-    yield from ("# Evidence", "")
-    yield "What was tested, how much, and what was found. `make evidence` runs all of it and writes"
-    yield "this page."
-    yield ""
-    yield f"- commit `{_commit()}`, {time.strftime('%Y-%m-%d', time.gmtime())}"
-    yield (
-        f"- {platform.system()} {platform.machine()}, {os.cpu_count()} cores, {memory} GiB,"
-        f" Python {platform.python_version()}"
-    )
-    yield ""
-    with tempfile.TemporaryDirectory() as scratch:
-        yield from worlds(first, count)
-        yield from histories(Path(scratch) / "notes", slow=slow)
-        yield from suites(Path(scratch))
-    yield from ("## What is not covered", "", *(f"- {each}" for each in NOT_COVERED))
+    parser.add_argument("--from", type=int, dest="first", help="the first world", metavar="S")
+    parser.add_argument("--seeds", type=int, default=WORLDS, help="how many worlds", metavar="N")
+    parser.add_argument("--quick", action="store_true", help="leave out the histories marked slow")
+    return parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.collect_evidence", description=__doc__)
-    parser.add_argument("--from", type=int, default=1, dest="first", help="the first world")
-    parser.add_argument("--seeds", type=int, default=WORLDS, help="how many worlds")
-    parser.add_argument("--quick", action="store_true", help="leave out the tests marked slow")
-    chosen = parser.parse_args()
-    lines = list(page(chosen.first, chosen.seeds, slow=not chosen.quick))
-    PAGE.write_text("\n".join(lines) + "\n")
-    failed = sum("**FAILED**" in line for line in lines)
-    print(f"{PAGE} is written" + (f"; {failed} parts failed" if failed else ""))
-    sys.exit(1 if failed else 0)
+    chosen = _parser().parse_args()
+    commit = current_commit()
+    for name in () if chosen.assemble else chosen.parts:
+        with tempfile.TemporaryDirectory() as scratch:
+            wanted = Wanted(chosen.first, chosen.seeds, not chosen.quick, Path(scratch))
+            carry_out(name, PARTS[name], wanted, commit).save(chosen.keep)
+    PAGE.write_text("\n".join(page(chosen.keep, commit)) + "\n")
+    found = troubles(chosen.keep, commit)
+    print(f"{PAGE} is written" + (f", but {'; '.join(found)}" if found else ""))
+    sys.exit(1 if found else 0)
 
 
 if __name__ == "__main__":

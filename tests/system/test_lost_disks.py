@@ -46,7 +46,7 @@ def wait_rebuilt(cluster: System, node: int, before: list[int]) -> None:
 
 
 def under_load(cluster: System, hurt: Callable[[Workload], int]) -> None:
-    """Lose disks while clients write and read; `hurt` returns how many."""
+    """Lose disks, or parts of them, while clients write and read; `hurt` returns how many."""
     work = Workload(cluster, "t", PARTITIONS)
     with work.running():
         lost = hurt(work)
