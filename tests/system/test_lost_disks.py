@@ -161,6 +161,27 @@ def test_parts_of_a_replica_go_while_its_node_runs(losing: System, loss: str) ->
     under_load(cluster, hurt)
 
 
+def test_a_vote_goes_while_its_node_runs(losing: System) -> None:
+    """The node still knows it, and is asked for the next one; after a crash it may not know."""
+    cluster = losing
+
+    def hurt(work: Workload) -> int:
+        leader, epoch = cluster.leader("t")
+        voter = next(node for node in cluster.addresses if node != leader)
+        remove(replicas(cluster, voter, "t")[0] / PARTS["its vote"])
+        cluster.kill(leader)
+        cluster.leader("t", after=epoch)
+        work.progress()
+        cluster.start(leader)
+        cluster.kill(voter)
+        cluster.start(voter)
+        until(cluster.is_healthy, "a cluster that is whole")
+        work.progress()
+        return 1
+
+    under_load(cluster, hurt)
+
+
 def flip_bits(cluster: System, rounds: int, seconds: float = 0.0) -> None:
     """Damage a closed segment of the first partition on each node in turn, the leader first."""
     began = time.monotonic()
