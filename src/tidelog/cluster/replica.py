@@ -48,6 +48,7 @@ from tidelog.machines import (
 )
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
+from tidelog.raft.admission import Objection
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Core, Options
 from tidelog.raft.types import GroupId, HardState, Level, Vnode
@@ -111,6 +112,7 @@ class Replica:
         self.on_lost: Callable[[str], None] = _ignore
         self.stopped: str | None = None  # why the machines stay where they are
         self.on_stopped: Callable[[str], None] = _ignore
+        self.on_dropped: Callable[[Objection], None] = _ignore  # a message
         self.cleans = True  # compact by key; otherwise only retention removes anything
         self._turned_away_at = 0
         self._clock = clock
@@ -396,6 +398,8 @@ class Replica:
                     self.compact_now()
             case ev.DoubtCache():
                 self.log.forget_cached()
+            case ev.Dropped(why):
+                self.on_dropped(why)
 
     # --- Log ------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tidelog.raft import admission
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.configuration import EMPTY, Configuration
@@ -214,11 +215,15 @@ class Core:
         """Terms: adopt a newer one, answer an older one, and pass on what is left (thesis 3.3)."""
         if message.target != self.vnode or message.group != self.group:
             return False  # meant for a former self of this node: nothing it promised binds us
-        if message.term == self.term:
-            return True
         if message.term < self.term:
             self._answer_the_past(message)
             return False
+        objection = admission.objection(self, message)
+        if objection is not None:
+            self.emit(ev.Dropped(objection))
+            return False
+        if message.term == self.term:
+            return True
         match message:
             case msg.VoteRequest(ballot=msg.Ballot.PREVOTE):
                 return True  # a question, not a term

@@ -8,6 +8,7 @@ before the next step, and answers each `Append`, `Flush`, `Persist`, `Restore`, 
 
 from enum import Enum
 
+from tidelog.raft.admission import Objection
 from tidelog.raft.messages import Message, SnapshotChunk, SnapshotMeta, SnapshotRequest
 from tidelog.raft.types import HardState, Level, Role, Vnode
 from tidelog.raft.values import value
@@ -296,6 +297,13 @@ class DoubtCache:
     """A follower got a batch that does not have its checksum: read it from the disk next time."""
 
 
+@value
+class Dropped:
+    """The message at hand was not heeded: see `admission`."""
+
+    why: Objection
+
+
 class Refusal(Enum):
     """Why something was not done. Only TRUNCATED and UNKNOWN follow an accepted proposal."""
 
@@ -356,6 +364,7 @@ Output = (
     | Restore
     | Collectible
     | DoubtCache
+    | Dropped
     | Accepted
     | Done
     | Refused

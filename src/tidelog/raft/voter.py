@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
+from tidelog.raft.admission import MAX_TERM
 from tidelog.raft.election import Campaign, Outcome, Preference
 from tidelog.raft.types import HardState, Role, Vnode
 from tidelog.records import Term
@@ -92,6 +93,8 @@ class Voter:
 
     def _stand(self, ballot: msg.Ballot) -> None:
         core = self.core
+        if core.term == MAX_TERM:
+            return  # there is no term to stand in
         core.leader = None
         self.campaign = Campaign(ballot, core.configuration)
         term = Term(core.term + 1)
