@@ -83,8 +83,8 @@ def test_no_invariant_objects_to_a_world_in_order(invariant: object) -> None:
     assert objections(INVARIANTS.index(invariant) + 1, good_case()) == []
 
 
-def test_there_are_thirty_three_invariants_in_order() -> None:
-    assert [invariant.number for invariant in INVARIANTS] == list(range(1, 34))
+def test_there_are_thirty_four_invariants_in_order() -> None:
+    assert [invariant.number for invariant in INVARIANTS] == list(range(1, 35))
     at_rest = [invariant.number for invariant in INVARIANTS if invariant.when is When.END]
     assert at_rest == [30, 31]
     assert all(invariant.check.__doc__ for invariant in INVARIANTS)
@@ -908,6 +908,18 @@ def test_33_objects_to_a_producer_that_does_not_begin_at_its_beginning() -> None
     story.write(N1, ("a", "1"), term=1, producer=(9, 0, 5))
     case.committed.append(Committed(N1, TRIO, story.commit(N1)))
     objects(33, case, "(9, 0, 5)")
+
+
+def test_34_objects_to_a_term_that_no_replica_stood_in() -> None:
+    story = Story()
+    story.truth.stood = {Term(1), Term(2)}
+    case = story.case()
+    vote = VoteReply(GROUP, N4, N1, Term(2), Ballot.VOTE, False)
+    was = glimpse()
+    case.steps.append(Step(N1, vote, [], was, replace(was, term=Term(2))))
+    assert not objections(34, case)
+    case.steps.append(Step(N1, vote, [], was, replace(was, term=Term(3))))
+    objects(34, case, "n1", "term 3")
 
 
 def at_rest(story: Story) -> Case:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.events import ChangeConfiguration
-from tidelog.raft.types import GroupId, NodeId, ShippingMode
+from tidelog.raft.types import GroupId, NodeId, ShippingMode, Vnode
+from tidelog.sim.forger import forge
 from tidelog.sim.hand import Hand, NothingToDo
 from tidelog.sim.network import NetworkKnobs
 from tidelog.sim.scheduler import MS
@@ -57,6 +58,7 @@ class Faults(Hand):
             "pause": self._pause,
             "clock": self._clock,
             "switch-shipping": self._switch_shipping,
+            "stranger": self._stranger,
         }
 
     # --- Processes and disks ----------------------------------------------------------------------
@@ -253,6 +255,14 @@ class Faults(Hand):
             self.calm_storms()
 
         return undo
+
+    def _stranger(self) -> None:
+        """Let a node that is in no configuration say what only members may."""
+        node, replica = self.replica()
+        stranger = Vnode(NodeId(self.world.knobs.nodes + 1), 0)
+        for message in forge(self.rng, replica.core, stranger):
+            name = f"n{node.id} gets {type(message).__name__} from {stranger}"
+            self.world.network.send(stranger.id, node.id, name, message)
 
     def calm_storms(self) -> None:
         """Let the network have the habits of the newest storm, or of this run."""

@@ -214,6 +214,8 @@ class Court:
         now = self._glimpse(node, event)
         self.case.steps.append(Step(vnode, event, outputs, was, now))
         replica = self.truth.replica(vnode)
+        if now.role is Role.CANDIDATE:
+            self.truth.stood.add(now.term)
         if now.role is Role.LEADER:
             if was.role is not Role.LEADER or was.term != now.term:
                 first = self.truth.elected(vnode, now.term, core.configuration)

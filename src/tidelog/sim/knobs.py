@@ -39,6 +39,7 @@ FAULTS: Final[Mapping[str, int]] = {
     "pause": 4,
     "clock": 2,
     "switch-shipping": 1,
+    "stranger": 3,
 }
 # What the operator does, in the same way; `chore_interval` says how often.
 CHORES: Final[Mapping[str, int]] = {

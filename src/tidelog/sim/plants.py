@@ -20,6 +20,7 @@ from tidelog.cluster.checkpoints import Checkpoints
 from tidelog.cluster.replica import Replica
 from tidelog.machines import Producers
 from tidelog.machines import translation as translation_module
+from tidelog.raft import admission
 from tidelog.raft.core import Core
 from tidelog.raft.election import Campaign
 from tidelog.raft.follower import Receiver
@@ -350,6 +351,13 @@ PLANTS: Final[dict[str, Plant]] = {
             (24,),
             (around(Core, "_admit", mistakes.any_revision),),
             under({"wipe": 10, "partition": 3}, spares=2),
+        ),
+        Plant(
+            "believe-strangers",
+            "a replica takes over the term of any message, whoever sends it",
+            (34,),
+            (instead(admission, "objection", lambda *_: None),),
+            under({"stranger": 10, "crash": 3}),
         ),
         # Storage
         Plant(

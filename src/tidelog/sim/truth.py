@@ -245,6 +245,7 @@ class GroupTruth:
         self.ledger = Lineage()
         self.leaders: dict[Term, Leadership] = {}
         self.votes: dict[tuple[Vnode, Term], Vnode] = {}  # who voted, when, for whom
+        self.stood: set[Term] = set()  # the terms in which a replica was a candidate
         self.asked: dict[int, Asked] = {}  # by token
         # Where each batch of an idempotent producer was first committed.
         self.produced: dict[tuple[int, int, int], Entry] = {}

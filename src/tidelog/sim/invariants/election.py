@@ -147,3 +147,10 @@ def invariant_29_no_write_after_the_hand_over(case: Case) -> Iterator[str]:
                         f"{step.vnode} accepted [{output.base}, {output.last}] in term "
                         f"{output.term}, after it had handed over"
                     )
+
+
+def invariant_34_a_term_begins_with_a_candidate(case: Case) -> Iterator[str]:
+    """A replica takes over no term that no replica ever stood in."""
+    for step in case.steps:
+        if step.now.term > step.was.term and step.now.term not in case.truth.stood:
+            yield f"{step.vnode} took over term {step.now.term}, in which no replica stood"

@@ -105,6 +105,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     _invariant(clients.invariant_31_the_clients_history_is_sound, When.END),
     _invariant(snapshots.invariant_32_a_start_goes_on_from_the_fold),
     _invariant(clients.invariant_33_sequences_have_no_holes),
+    _invariant(election.invariant_34_a_term_begins_with_a_candidate),
 )
 
 
