@@ -497,3 +497,25 @@ def test_a_group_prints_as_one_line() -> None:
     assert two.describe(G).startswith("g7 follower term=3 leader=n1r2@0 due=1")
     two.publish(G, Role.CANDIDATE, Term(4), THREE, never, 0)
     assert two.describe(G).startswith("g7 candidate term=4 leader=- due=1")
+
+
+# --- Whom beats are of interest from --------------------------------------------------------------
+
+
+def test_a_node_follows_whom_it_heard_in_the_present_term_and_nobody_else() -> None:
+    beats = follower(G, of=V1)
+    assert beats.follows(N1)
+    assert not beats.follows(N3)
+    beats.publish(G, Role.FOLLOWER, Term(T + 1), THREE, never, 1)
+    assert not beats.follows(N1), "that was in an earlier term"
+
+
+def test_a_leader_awaits_an_answer_from_those_it_sent_a_beat_to_until_it_comes() -> None:
+    beats = leader()
+    assert not beats.awaits(N2)
+    sent = beats.tick(OPTIONS.interval_ms).light
+    assert beats.awaits(N2)
+    assert not beats.awaits(N4)
+    answer = follower().heard_light(N1, sent[N2], OPTIONS.interval_ms)
+    beats.light_reply(N2, answer, OPTIONS.interval_ms)
+    assert not beats.awaits(N2)

@@ -33,6 +33,7 @@ class Ear:
         self.lanes: list[Lane] = []  # on which the calls came
         self.hanging = 0
         self.beat_error: Exception | None = None
+        self.answers_beats = True
         self.message_error: Exception | None = None
         self.peer_error: Exception | None = None
 
@@ -46,11 +47,11 @@ class Ear:
             raise self.message_error
         self.heard.append(message)
 
-    def on_beat(self, sender: NodeId, body: bytes) -> bytes:
+    def on_beat(self, sender: NodeId, body: bytes) -> bytes | None:
         if self.beat_error is not None:
             raise self.beat_error
         self.beats.append((sender, body))
-        return body[::-1]
+        return body[::-1] if self.answers_beats else None
 
     def on_beat_reply(self, sender: NodeId, body: bytes) -> None:
         if self.beat_error is not None:

@@ -88,6 +88,21 @@ def test_a_beat_is_answered(run: Run) -> None:
     run(main())
 
 
+def test_a_beat_that_the_handler_drops_is_not_answered(run: Run) -> None:
+    async def main() -> None:
+        async with two_ends() as (one, two):
+            two.ear.answers_beats = False
+            one.network.send_beat(TWO, b"abc")
+            await until(lambda: two.ear.beats)
+            two.ear.answers_beats = True
+            one.network.send_beat(TWO, b"def")
+            await until(lambda: one.ear.replies)
+            assert one.ear.replies == [(TWO, b"fed")]
+            assert one.ear.peers == ["+2"], "and the connection stays"
+
+    run(main())
+
+
 @pytest.mark.parametrize("at_sender", [True, False])
 def test_a_beat_that_is_none_ends_the_connection_and_the_next_is_a_new_one(
     run: Run, at_sender: bool

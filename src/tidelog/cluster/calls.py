@@ -23,6 +23,7 @@ class Call(IntEnum):
     TRANSFER = 5  # `Handover`: give leadership of a group away; its leader only
     OPERATE = 6  # an operation about the node that is asked (`operations.py`)
     WHO = 7  # who are you, and which cluster is yours? `Who`, answered with the same
+    MEMBERS = 8  # who are the members? Answered with `Members`
 
 
 # What the other end of a connection may ask, by what it has proven. A call that is in none of these
@@ -45,6 +46,14 @@ def forbidden(lane: Lane, method: int) -> ClusterError:
         Problem.FORBIDDEN,
         f"{Call(method).name} is refused to a {lane.name.lower()}: only a node that has joined the"
         " cluster may ask for it",
+    )
+
+
+def stranger(node: NodeId) -> ClusterError:
+    """Why a call is refused to a node that knows the secret and is not a member."""
+    return ClusterError(
+        Problem.FORBIDDEN,
+        f"node {node} is not a member of this cluster and changes nothing",
     )
 
 
@@ -79,6 +88,12 @@ class Who:
 class Peer:
     id: NodeId
     rpc: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    version: int  # of the state that names them
+    peers: tuple[Peer, ...]
 
 
 @dataclass(frozen=True, slots=True)

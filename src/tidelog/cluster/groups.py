@@ -22,6 +22,7 @@ from tidelog.cluster.replica import Replica
 from tidelog.cluster.tailreads import TailReads
 from tidelog.machines import Machine
 from tidelog.raft import events as ev
+from tidelog.raft.admission import Objection
 from tidelog.raft.beats import Beats
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Options
@@ -187,6 +188,7 @@ class Groups:
         self.pool = SegmentPool(files.segments)  # of the closed segments of all logs
         self.ends = OpenEnds(files.ends)  # and of the open ones
         self.tails = TailReads()
+        self.on_dropped: Callable[[Objection], None] = lambda _: None  # a message, by a replica
         self._hosted: dict[GroupId, Hosted] = {}
         self._touched: dict[GroupId, Hosted] = {}
         self._moved: dict[GroupId, Hosted] = {}  # touched since the last heartbeat
@@ -242,6 +244,7 @@ class Groups:
             known=known,
             legacy=legacy,
         )
+        hosted.replica.on_dropped = self.on_dropped
         return hosted
 
     def admit(self, hosted: Hosted) -> None:

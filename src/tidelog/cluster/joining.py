@@ -314,7 +314,7 @@ class Joining:
                 except (OSError, strictjson.NotThis) as error:
                     reason = str(error)
                 else:
-                    self._node.meet(admission.peers)
+                    self._node.meet(admission.version, admission.peers)
                     return admission
                 if reason != complaint or loop.time() >= complained_at + COMPLAIN_S:
                     complaint, complained_at = reason, loop.time()
@@ -328,16 +328,19 @@ class Joining:
         """Whom to ask: the leader of group 0, or the seeds, who know.
 
         A replica of group 0 soon hears of its leader, unless the leader looks for this node where
-        it was before; then the seeds are asked as well.
+        it was before; then the seeds are asked as well. They also know where a leader is that
+        became a member while this node was away.
         """
         node = self._node
         leader = node.controller_id()
         if leader == node.id:
             yield lambda: node.on_join(payload)
             return
-        if leader is not None:
+        if leader is not None and leader in node.peers():
             yield lambda: node.network.call(leader, Call.JOIN, payload, JOIN_ATTEMPT_S)
-        elif node.groups.get(CONTROLLER_GROUP) is None or attempt >= PATIENT_ATTEMPTS:
+            return
+        patient = leader is None and node.groups.get(CONTROLLER_GROUP) is not None
+        if not patient or attempt >= PATIENT_ATTEMPTS:
             for seed in node.config.seeds:
                 if seed.id != node.id:
                     yield lambda seed=seed: node.network.call_address(  # type: ignore[misc]

@@ -4,6 +4,7 @@
     groups     the replicas, group 0 among them, and their timers
     state      what group 0 says about the cluster
     hosting    makes the replicas on this node those that the state wants
+    gate       who is heard, and who is a stranger
     presence   who is there and who leads what
     steward    what the leader of group 0 does for all
     controller changes to the cluster, from anybody
@@ -27,11 +28,13 @@ from tidelog.cluster.calls import (
     Application,
     Call,
     Handover,
+    Members,
     Peer,
     encode_result,
     forbidden,
     refusal_of,
     refusal_text,
+    stranger,
 )
 from tidelog.cluster.commands import CorruptCommand
 from tidelog.cluster.commands import decode as decode_command
@@ -40,6 +43,7 @@ from tidelog.cluster.controller import Controller, wait_for
 from tidelog.cluster.directory import Taken, take
 from tidelog.cluster.errors import ClusterError, Problem, StartFailed, reason_of
 from tidelog.cluster.executor import Executor
+from tidelog.cluster.gate import Gate
 from tidelog.cluster.groups import Groups, Hosted
 from tidelog.cluster.healing import Failed
 from tidelog.cluster.hosting import Hosting
@@ -61,7 +65,7 @@ from tidelog.cluster.partition import Partition
 from tidelog.cluster.presence import Presence
 from tidelog.cluster.release import RELEASE
 from tidelog.cluster.state import ClusterState
-from tidelog.cluster.steward import Steward
+from tidelog.cluster.steward import Steward, peers_of
 from tidelog.cluster.verifying import Verifier
 from tidelog.raft import events as ev
 from tidelog.raft.beats import BeatOptions, Beats
@@ -109,6 +113,7 @@ class Node:
         self.state = ClusterState()
         self.leaders = LeaderTable()
         self.controller = Controller(self)
+        self.gate = Gate(self)
         self.presence = Presence(self)
         self.hosting = Hosting(self)
         self.steward = Steward(self)
@@ -213,6 +218,7 @@ class Node:
         disk = RealDisk(config.data)
         cache = BatchCache(config.cache_bytes)
         self.groups = Groups(self.loop, self.network, self.executor, beats, disk, cache, self.files)
+        self.groups.on_dropped = self.gate.count
         try:
             await self._enter(kafka)
         except BaseException:
@@ -249,6 +255,7 @@ class Node:
         self.steward.close()
         self.verifier.close()
         self.presence.close()
+        self.gate.close()
         self.hosting.close()
         self.groups.close_all()
         await self.network.close()
@@ -482,7 +489,7 @@ class Node:
         for member in self.state.members.values():
             if member.id != self.id:
                 self._set_peer(member.id, member.rpc)
-        expected = self.state.members.keys() | self.state.seeds.keys()
+        expected = self.state.members.keys() | self.state.seeds.keys() | self.gate.met
         for node in self._known_peers.keys() - expected:
             if self.state.cluster_id:
                 del self._known_peers[node]
@@ -493,9 +500,13 @@ class Node:
             self.may_lead = may_lead
             for hosted in self.groups:
                 hosted.replica.core.voter.electable = may_lead
+        self.presence.look_at_early_claims()
 
-    def meet(self, peers: Iterable[Peer]) -> None:
-        """Learn where other members are."""
+    def meet(self, version: int, peers: Iterable[Peer]) -> None:
+        """Learn from a member, whose state has this version, who the others are and where."""
+        if version < self.state.version:
+            return
+        self.gate.meet(version, peers)
         for peer in peers:
             self._set_peer(peer.id, peer.rpc)
 
@@ -520,16 +531,20 @@ class Node:
     # --- rpc.Handler -----------------------------------------------------------------------------
 
     def on_message(self, sender: NodeId, message: Message) -> None:
-        self.presence.heard(sender)
-        self.groups.receive(message)
+        if self.gate.admits_message(sender, message):
+            self.presence.heard(sender)
+            self.groups.receive(message)
 
-    def on_beat(self, sender: NodeId, body: bytes) -> bytes:
+    def on_beat(self, sender: NodeId, body: bytes) -> bytes | None:
+        if not self.gate.admits_beat(sender):
+            return None
         self.presence.heard(sender)
         return self.groups.receive_beat(sender, body)
 
     def on_beat_reply(self, sender: NodeId, body: bytes) -> None:
-        self.presence.heard(sender)
-        self.groups.receive_beat_reply(sender, body)
+        if self.gate.admits_beat_reply(sender):
+            self.presence.heard(sender)
+            self.groups.receive_beat_reply(sender, body)
 
     def on_peer_connected(self, node_id: NodeId) -> None:
         self.presence.connected(node_id)
@@ -554,12 +569,18 @@ class Node:
                     command = decode_command(payload)
                     return encode_result(await self.controller.carry_out(command, JOIN_ATTEMPT_S))
                 case Call.CLAIMS:
+                    self.gate.check_call(sender)
                     self.presence.take_claims(sender, payload)
                     return b""
                 case Call.TRANSFER:
+                    self.gate.check_call(sender)
                     return await self._on_transfer(payload)
                 case Call.OPERATE:
+                    self.gate.check_call(sender)
                     return await self.operations.answer(payload)
+                case Call.MEMBERS:
+                    self.gate.check_call(sender)
+                    return strictjson.write(Members(self.state.version, peers_of(self.state)))
         except ClusterError as error:
             raise RpcError(refusal_text(error)) from error
         except (CorruptCommand, CorruptClaims, strictjson.NotThis) as error:
@@ -570,10 +591,7 @@ class Node:
         """Refuse a node that knows the secret and was removed, or has not joined yet."""
         if sender not in self.state.members and self.controller_id() == self.id:
             self.network.stats.refused_calls += 1
-            raise ClusterError(
-                Problem.FORBIDDEN,
-                f"node {sender} is not a member of this cluster and changes nothing",
-            )
+            raise stranger(sender)
 
     async def ask(self, node: NodeId, call: Call, payload: bytes, timeout: float) -> bytes:
         """Call a node, which may be this one; raises `ClusterError`."""

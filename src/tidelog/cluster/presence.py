@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.calls import Call
 from tidelog.cluster.leaders import Claim, decode_claims, encode_claims
+from tidelog.cluster.model import CONTROLLER_GROUP
 from tidelog.raft.types import GroupId, NodeId
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ EVERYTHING_S: Final = 5.0  # how often it says all that it leads
 SILENCE_S: Final = 2.5  # five times that it did not say so
 RECENT_S: Final = 15.0  # after which nobody asks for a node any more that is gone
 CALL_TIMEOUT_S: Final = 1.0
+MAX_EARLY: Final = 1 << 14  # claims that wait for the state: more than a topic has partitions
 # A connection broke: how long the node may take to answer on a new one.
 SECOND_CHANCE_S: Final = 0.25
 
@@ -39,6 +41,9 @@ class Presence:
         self._behind: set[GroupId] = set()
         self._news: dict[GroupId, Claim] = {}
         self._telling: set[asyncio.Task[None]] = set()
+        # Claims that this node's state is too old to judge, by group and sender: a leader may be
+        # quicker to tell than group 0 is.
+        self._early: dict[tuple[GroupId, NodeId], Claim] = {}
         self._scheduled = False
         self._last_everything = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -75,8 +80,9 @@ class Presence:
     def connected(self, node: NodeId) -> None:
         """A node can be reached: it may just have started, and know of no leader yet."""
         self.heard(node)
-        if not self._closed:
-            self._spawn(self._tell_one(node, encode_claims(self._everything())))
+        everything = self._everything()
+        if not self._closed and (everything or self._timer is not None):  # else no member yet
+            self._spawn(self._tell_one(node, encode_claims(everything)))
 
     def connection_lost(self, node: NodeId) -> None:
         """The connection to a node broke: find out whether the node is gone with it."""
@@ -123,7 +129,23 @@ class Presence:
         """Another node says what it leads; raises `CorruptClaims`."""
         self.heard(sender)
         for claim in decode_claims(payload):
-            self._node.leaders.claim(sender, claim)
+            if self._is_early(claim.group) and len(self._early) < MAX_EARLY:
+                self._early[claim.group, sender] = claim
+            elif self._node.gate.believes(sender, claim):
+                self._node.leaders.claim(sender, claim)
+
+    def look_at_early_claims(self) -> None:
+        """The state is newer: it may know the groups of claims that came before it did."""
+        for place in [place for place in self._early if not self._is_early(place[0])]:
+            claim = self._early.pop(place)
+            if self._node.gate.believes(place[1], claim):
+                self._node.leaders.claim(place[1], claim)
+
+    def _is_early(self, group: GroupId) -> bool:
+        state = self._node.state
+        if group == CONTROLLER_GROUP:
+            return self._node.gate.is_newcomer()
+        return not state.cluster_id or group >= state.next_group
 
     def _tell_news(self) -> None:
         self._scheduled = False

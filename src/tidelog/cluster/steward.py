@@ -16,6 +16,7 @@ from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import CONTROLLER_GROUP, Member, MemberStatus
 from tidelog.cluster.placement import balance_leaders, plan_reassign
 from tidelog.cluster.release import FEATURES
+from tidelog.cluster.state import ClusterState
 from tidelog.cluster.strictjson import write
 from tidelog.raft import events as ev
 from tidelog.raft.types import NodeId, Vnode
@@ -38,6 +39,11 @@ HANDOVER_S: Final = 5.0
 CHANGE_S: Final = 30.0
 # Commands in the log of group 0 before a snapshot takes their place.
 MAX_COMMANDS: Final = 2000
+
+
+def peers_of(state: ClusterState) -> tuple[Peer, ...]:
+    """The members of a cluster, and where they are."""
+    return tuple(Peer(each.id, each.rpc) for each in state.members.values())
 
 
 class Steward:
@@ -144,9 +150,8 @@ class Steward:
         if member is not None and member.status is MemberStatus.DRAINING:
             # It was drained to be restarted, and here it is again.
             await self._node.controller.set_member_status(application.id, MemberStatus.ACTIVE)
-        peers = tuple(Peer(each.id, each.rpc) for each in state.members.values())
         revision = state.member(application.id).revision
-        return Admission(revision, state.version, peers, state.cluster_id)
+        return Admission(revision, state.version, peers_of(state), state.cluster_id)
 
     async def _place_of(self, application: Application) -> Member | None:
         """The member that a node is, under a new revision if it has to be; None: it is none yet."""

@@ -22,7 +22,7 @@ follower, in the next append.
 How far a term may rise at once is bounded too, against a flipped bit, or a source that is believed
 and wrong. A term is won or wasted in an election, and that takes an election timeout: 1.5 s or
 more, so fewer than one a second go by. A replica that was away is `MAX_LEAP` behind after 194 days
-of nothing but elections; until then nobody is locked out, and afterwards its directory is emptied
+of nothing but elections; until then none is locked out, and afterwards its directory is emptied
 and it comes back as a newcomer. A newcomer (no configuration: it takes part in nothing yet) may
 have any term to catch up with, and takes it from the first leader that appends to it. It could do
 the group no harm: those who know a term bound what it tells them by theirs.
@@ -72,7 +72,7 @@ def _vote_request(_core: "Core", _message: msg.VoteRequest) -> Objection | None:
 
 
 def _append_request(core: "Core", message: msg.AppendRequest) -> Objection | None:
-    """A term has one leader, so nobody else appends in it."""
+    """A term has one leader, so no other replica appends in it."""
     if message.term == core.term and core.leader not in (None, message.source):
         return Objection.CONTRADICTION
     return None
@@ -85,7 +85,7 @@ def _vote_reply(core: "Core", message: msg.VoteReply) -> Objection | None:
     promises = message.ballot is msg.Ballot.PREVOTE and message.granted  # it tells no term
     if message.term > core.term and not promises:
         return Objection.CONTRADICTION
-    return None  # a vote that was not needed any more
+    return None  # a late vote, after the campaign was decided
 
 
 def _to_the_leader(core: "Core", message: msg.Message) -> Objection | None:

@@ -208,6 +208,16 @@ class Beats:
         recent = now - table.heard_at[slot] < self.options.election_timeout_ms
         return bool(recent and table.seen_term[slot] == table.term[slot])
 
+    def follows(self, node: NodeId) -> bool:
+        """Whether a group here heard an append of this node in its present term."""
+        table = self._table
+        follows = (table.state == FOLLOWER) & (table.seen_node == node)
+        return bool((follows & (table.seen_term == table.term)).any())
+
+    def awaits(self, node: NodeId) -> bool:
+        """Whether a beat to this node may still be answered."""
+        return bool(self._outstanding.get(self._table.places.get(node, -1)))
+
     def suspect(self, node: NodeId, now: int) -> None:
         """A node seems to be gone: the groups that it led need not wait out an election timeout.
 

@@ -196,7 +196,8 @@ class Session:
         except Exception:  # noqa: BLE001  logged there
             self._local.handler_failed("a heartbeat", self.sender)
         else:
-            connection.send(Kind.BEAT_REPLY, (reply,))
+            if reply is not None:
+                connection.send(Kind.BEAT_REPLY, (reply,))
 
     def _take_call(self, connection: Connection, frame: Frame) -> None:
         if len(frame.body) < METHOD.size:

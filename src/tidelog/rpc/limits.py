@@ -59,10 +59,11 @@ class Stats:
     corrupt_connections: int = 0  # closed for what came over them, wrong proofs included
     silent_connections: int = 0  # closed because nothing came over them
     handler_errors: int = 0
+    # What came from nodes that have no part in it (`cluster.gate`).
     refused_calls: int = 0  # that their lane, or a node that is not a member, may not make
-    refused_claims: int = 0  # of leadership, by a node that cannot have it
-    refused_beats: int = 0  # from nodes that are not members
-    # Raft messages that the group did not get to see, by reason (`raft.admission`).
+    refused_claims: int = 0  # of leadership, by a node that cannot have it, or in an absurd term
+    refused_beats: int = 0  # from nodes that are not members, and answers to none of ours
+    # Raft messages that were dropped, by why (`raft.admission`). A few are late and no offence.
     refused_sources: int = 0
     refused_terms: int = 0
     refused_contradictions: int = 0

@@ -24,8 +24,11 @@ class Handler(Protocol):
     def on_message(self, sender: NodeId, message: Message) -> None:
         """A replica elsewhere says something to one of ours."""
 
-    def on_beat(self, sender: NodeId, body: bytes) -> bytes:
-        """Return the answer to a light heartbeat; `CorruptBeat` ends the connection."""
+    def on_beat(self, sender: NodeId, body: bytes) -> bytes | None:
+        """Return the answer to a light heartbeat, if the sender is to have one.
+
+        `CorruptBeat` ends the connection.
+        """
 
     def on_beat_reply(self, sender: NodeId, body: bytes) -> None:
         """The answer to one of ours; `CorruptBeat` ends the connection."""
