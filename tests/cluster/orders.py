@@ -1,5 +1,6 @@
 """Commands to a cluster, by hand and by chance, and a state that takes them one after the other."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidelog.cluster import commands as cmd
 from tidelog.cluster.errors import Problem
-from tidelog.cluster.model import Address, MemberStatus
+from tidelog.cluster.model import NOTHING_LEFT, Address, MemberStatus
 from tidelog.cluster.state import ClusterState, Result
 from tidelog.raft.types import GroupId, NodeId, Vnode
 from tidelog.records import BatchType, internal_batch
@@ -139,6 +140,23 @@ def lose(node: int, group: int, revision: int) -> cmd.ReplaceReplicas:
     return cmd.ReplaceReplicas(token=T, node=NodeId(node), lost=(lost,))
 
 
+def give_up(node: int, lost: Sequence[int], cluster_id: str = "haven") -> cmd.RecoverCluster:
+    return cmd.RecoverCluster(
+        token=T,
+        node=NodeId(node),
+        cluster_id=cluster_id,
+        lost=nodes(*lost),
+        empty=not cluster_id.islower(),
+        at_ms=0,
+        end=0,
+    )
+
+
+def go_on(node: int, group: int, revision: int) -> cmd.RecoverPartitions:
+    survivor = cmd.Survivor(GroupId(group), NodeId(node), revision)
+    return cmd.RecoverPartitions(token=T, node=NodeId(node), survivors=(survivor,), at_ms=0)
+
+
 def feature(name: str, level: int, needs: int) -> cmd.EnableFeature:
     return cmd.EnableFeature(token=T, name=name, level=level, needs=needs)
 
@@ -161,6 +179,10 @@ _versions = st.integers(-1, 3)
 _indexes = st.integers(-1, 3)
 _vnodes = st.builds(Vnode, _nodes, st.integers(0, 9))
 _changes = st.dictionaries(_option, st.none() | _texts, max_size=3)
+
+_survivors = st.builds(
+    cmd.Survivor, st.integers(0, 6).map(GroupId), _nodes, st.integers(NOTHING_LEFT, 9)
+)
 
 commands: st.SearchStrategy[cmd.Command] = st.one_of(
     st.builds(
@@ -228,6 +250,23 @@ commands: st.SearchStrategy[cmd.Command] = st.one_of(
             max_size=3,
         ).map(tuple),
     ),
+    st.builds(
+        cmd.RecoverCluster,
+        token=_tokens,
+        node=_nodes,
+        cluster_id=st.sampled_from(["harbour", "haven", ""]),
+        lost=_assignments,
+        empty=st.booleans(),
+        at_ms=st.just(0),
+        end=st.integers(-1, 9),
+    ),
+    st.builds(
+        cmd.RecoverPartitions,
+        token=_tokens,
+        node=_nodes,
+        survivors=st.lists(_survivors, max_size=3).map(tuple),
+        at_ms=st.just(0),
+    ),
     st.builds(cmd.AllocateProducerIds, token=_tokens, count=st.integers(-1, 1_000_001)),
     st.builds(cmd.EnableFeature, token=_tokens, name=_option, level=_indexes, needs=_versions),
 )
@@ -249,4 +288,11 @@ likely: st.SearchStrategy[cmd.Command] = st.one_of(
     st.builds(cancel, st.sampled_from(["tide", "ebb"]), st.integers(0, 1)),
     st.builds(lose, st.integers(0, 5), st.integers(1, 4), st.integers(1, 9)),
     st.builds(status, st.integers(0, 5), st.sampled_from(MemberStatus)),
+    st.builds(
+        give_up,
+        st.integers(0, 5),
+        st.lists(st.integers(0, 5), max_size=3, unique=True),
+        st.text(max_size=3),
+    ),
+    st.builds(go_on, st.integers(0, 5), st.integers(1, 4), st.integers(NOTHING_LEFT, 9)),
 )

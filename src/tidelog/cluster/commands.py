@@ -185,6 +185,43 @@ class ReplaceReplicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverCluster:
+    """The majority of the controller is gone, and one node goes on with what it has.
+
+    It is the only voter of group 0 from then on, in a cluster of another id. Its result is the
+    revision of that voter and of whatever takes a lost replica's place.
+    """
+
+    token: UUID
+    node: NodeId
+    cluster_id: str
+    lost: tuple[NodeId, ...]  # members whose directories are gone for good
+    empty: bool  # partitions without any replica left begin anew
+    at_ms: int
+    end: int  # last offset of group 0 that is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    group: GroupId
+    node: NodeId
+    revision: int  # NOTHING_LEFT: the partition begins anew there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverPartitions:
+    """The majority of these partitions is gone: each goes on with the one replica that is named.
+
+    Its result is the revision of the replicas that take part from then on.
+    """
+
+    token: UUID
+    node: NodeId  # that was asked for it
+    survivors: tuple[Survivor, ...]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIds:
     """Its result is the first of `count` producer ids that nobody else gets."""
 
@@ -216,6 +253,8 @@ Command = (
     | CancelReassign
     | FinishReassign
     | ReplaceReplicas
+    | RecoverCluster
+    | RecoverPartitions
     | AllocateProducerIds
     | EnableFeature
 )
@@ -238,6 +277,8 @@ _SINCE: Final[dict[type[Command], int]] = {
     CancelReassign: 1,
     FinishReassign: 1,
     ReplaceReplicas: 1,
+    RecoverCluster: 1,
+    RecoverPartitions: 1,
     AllocateProducerIds: 1,
     EnableFeature: 1,
 }

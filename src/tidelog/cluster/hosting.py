@@ -23,10 +23,11 @@ from tidelog.cluster.configs import TopicConfig
 from tidelog.cluster.errors import ClusterError, reason_of
 from tidelog.cluster.groups import Hosted
 from tidelog.cluster.healing import Failed, Healing
+from tidelog.cluster.inheriting import Inherited, take_over, tell
 from tidelog.cluster.leaders import Claim
 from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.lost import LostReplicas
-from tidelog.cluster.model import CONTROLLER_GROUP, PartitionState, TopicState
+from tidelog.cluster.model import CONTROLLER_GROUP, Heir, PartitionState, TopicState
 from tidelog.cluster.partition import Partition, machines_of_a_topic
 from tidelog.cluster.registrar import Registrar
 from tidelog.raft import events as ev
@@ -51,6 +52,7 @@ LOOKS_PER_REVIEW: Final = 20  # how many times less often all others are
 CHANGE_TIMEOUT_S: Final = 600.0
 FINISH_TIMEOUT_S: Final = 5.0
 HANDOVER_S: Final = 2.0  # how long a lost leader may take to hand over
+PREDECESSOR_S: Final = 0.1  # how soon to look again whether a closed replica is done with its files
 HOUSEKEEPING_BATCH: Final = 50  # partitions looked after before others get the loop
 # Partitions that have become quiet and are saved in one round. Each takes some six syncs, which
 # those that are busy should hardly notice.
@@ -65,6 +67,7 @@ class Hosting:
         self._by_group: dict[GroupId, Partition] = {}
         self._opening: dict[GroupId, Vnode] = {}
         self._directories: dict[GroupId, str] = {}
+        self._ending: dict[GroupId, Hosted] = {}  # closed, with a job that may use their files yet
         self._seen: dict[str, TopicState] = {}
         self._settings: tuple[object, object] = (None, None)
         self._led: set[GroupId] = set()  # groups whose confirmed leader is here
@@ -186,6 +189,11 @@ class Hosting:
         registry = self._node.joining.registry
         known = registry.hosts(partition.group, mine.revision)
         why = registry.why_lost(partition.group, mine.revision)
+        heir = self._node.state.heirs.get(partition.group)
+        takes_over = heir if heir is not None and heir.vnode == mine and not known else None
+        if takes_over is not None and not self._is_vacant(partition.group):
+            self._node.loop.call_later(PREDECESSOR_S, self._look_again, topic.name)
+            return
         if why is None and not known and mine.revision <= self._node.joining.identity.since:
             why = "the data directory of this node is newer than the replica"
         if why is not None:
@@ -196,8 +204,11 @@ class Hosting:
         founding = partition.founding
         initial = Configuration(founding) if mine in founding else None
         loaded: list[Hosted] = []
+        inherited: list[Inherited | None] = []
 
         def load() -> None:
+            if takes_over is not None:
+                inherited.append(self._take_over(topic.name, partition, takes_over, config))
             loaded.append(
                 self._node.groups.load(
                     partition.group,
@@ -208,13 +219,15 @@ class Hosting:
                     log_config=config.log_config(),
                     flush_ms=config.flush_ms,
                     machines=machines_of_a_topic,
-                    known=known,
+                    known=known or takes_over is not None,
                     legacy=legacy,
                 )
             )
 
         def done(error: OSError | None) -> None:
-            if error is None and not known:
+            if inherited:
+                tell(f"{topic.name}/{partition.index}", inherited[0])
+            if error is None and not known and takes_over is None:
                 self._registrar.add(partition.group, mine.revision, registered)
             else:
                 registered(error)
@@ -234,6 +247,32 @@ class Hosting:
             self._opened(topic.name, partition, loaded[0])
 
         self._node.executor.submit("open", load, done)
+
+    def _is_vacant(self, group: GroupId) -> bool:
+        """Whether no other replica of a group here has its files open."""
+        ending = self._ending.get(group)
+        if ending is not None and ending.idle:
+            del self._ending[group]
+        return group not in self._opening and group not in self._ending
+
+    def _look_again(self, name: str) -> None:
+        self._seen.pop(name, None)
+        self.look()
+
+    def _take_over(
+        self, name: str, partition: PartitionState, heir: Heir, config: TopicConfig
+    ) -> Inherited | None:
+        """Make the files of a replica those of its heir, in a thread; raises `DamagedLog`."""
+        node, former = self._node, heir.former
+        return take_over(
+            node.groups.disk,
+            node.config.data,
+            node.joining.registry,
+            heir,
+            None if former is None else directory_of(name, partition, former),
+            directory_of(name, partition, heir.vnode),
+            config.log_config(),
+        )
 
     def _opened(self, name: str, partition: PartitionState, hosted: Hosted) -> None:
         state = self._node.state
@@ -264,7 +303,10 @@ class Hosting:
         opened.watch(lambda: self._watch(opened))
         self._configure(opened, config)
         self._watch(opened)
-        if mine in partition.founding:
+        heir = state.heirs.get(partition.group)
+        if heir is not None and heir.vnode == mine:
+            self._node.groups.stand(hosted, STAND_AGAIN_S)
+        elif mine in partition.founding:
             delay = partition.founding.index(mine) * NEXT_STANDS_S
             self._node.loop.call_later(delay, self._node.groups.stand, hosted, STAND_AGAIN_S)
 
@@ -294,8 +336,7 @@ class Hosting:
 
     def _discard_failed(self, group: GroupId, vnode: Vnode) -> None:
         """Delete what a replica leaves that is closed and no longer wanted."""
-        current = self._node.state.partition(group)
-        if current is not None and vnode in current.known:
+        if self._node.state.knows(group, vnode):
             return
         for path in _replicas_below(self._node.config.data):
             if _place_of(path.name) == (group, vnode.revision):
@@ -341,14 +382,15 @@ class Hosting:
         partition = self._by_group[group]
         self.healing.forget(group)
         directory = self._forget(partition)
-        state = self._node.state.partition(group)
-        if state is None or partition.core.vnode not in state.known:
+        if not self._node.state.knows(group, partition.core.vnode):
             self._delete_soon(directory, partition.core.vnode, group)
 
     def _forget(self, partition: Partition) -> str:
         """Close a replica; return where its files are."""
         del self._by_group[partition.group]
         del self._partitions[partition.topic, partition.index]
+        if not partition.hosted.idle:
+            self._ending[partition.group] = partition.hosted
         self._close(partition)
         self._changing.pop(partition.group, None)
         return self._directories.pop(partition.group)
@@ -360,7 +402,8 @@ class Hosting:
                 for vnode in was.known:
                     hosted = self._by_group.get(was.group)
                     here = hosted is not None and hosted.core.vnode == vnode
-                    if vnode.id == self._node.id and vnode not in now.known and not here:
+                    known = self._node.state.knows(now.group, vnode)
+                    if vnode.id == self._node.id and not known and not here:
                         self._delete_soon(directory_of(after.name, now, vnode), vnode, now.group)
 
     def _delete_soon(self, directory: str, vnode: Vnode, group: GroupId) -> None:
@@ -381,8 +424,7 @@ class Hosting:
         self._notify(partition)
 
     def _discard(self, group: GroupId, vnode: Vnode, name: str, partition: PartitionState) -> None:
-        state = self._node.state.partition(group)
-        if state is not None and vnode in state.known:
+        if self._node.state.knows(group, vnode):
             return
         if not self._closed and group not in self._opening and group not in self._by_group:
             self._delete_soon(directory_of(name, partition, vnode), vnode, group)
@@ -409,8 +451,8 @@ class Hosting:
                 strange += place is None or not self._is_known(*place)
                 continue
             group, revision = place
-            if group >= state.next_group or self._is_known(group, revision):
-                strange += group >= state.next_group
+            if not state.gave_out(group) or self._is_known(group, revision):
+                strange += not state.gave_out(group)
                 continue
             directory = f"{TOPICS}/{path.parent.name}/{path.name}"
             log.info("deleting %s: the cluster took this replica off this node", directory)
@@ -423,8 +465,7 @@ class Hosting:
             )
 
     def _is_known(self, group: GroupId, revision: int) -> bool:
-        partition = self._node.state.partition(group)
-        return partition is not None and Vnode(self._node.id, revision) in partition.known
+        return self._node.state.knows(group, Vnode(self._node.id, revision))
 
     # --- Leadership ------------------------------------------------------------------------------
 
@@ -481,6 +522,9 @@ class Hosting:
             if state.target is not None and core.configuration_offset <= core.committed:
                 self._spawn(self._finish(partition.group, goal))
             return
+        goal = self._within_reach(partition, goal)
+        if current == Configuration(goal):
+            return
         under_way = self._changing.get(partition.group)
         if under_way is None:
             self._changing[partition.group] = goal
@@ -488,6 +532,13 @@ class Hosting:
         elif under_way != goal:
             self._changing[partition.group] = goal
             self._spawn(self._cancel(partition))
+
+    def _within_reach(self, partition: Partition, goal: tuple[Vnode, ...]) -> tuple[Vnode, ...]:
+        """Where a partition can go now: one with a single copy waits for no node that is gone."""
+        if partition.group not in self._node.state.heirs:
+            return goal
+        voters = partition.core.configuration.voters
+        return tuple(v for v in goal if v in voters or self._node.presence.is_alive(v.id))
 
     async def _change(self, partition: Partition, goal: tuple[Vnode, ...]) -> None:
         outcome = await self._node.groups.ask(

@@ -6,6 +6,7 @@ All of it is frozen: `ClusterState` replaces, never changes, so a reader may kee
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 from uuid import UUID
@@ -23,6 +24,14 @@ MAX_PARTITIONS: Final = 10_000  # of one topic
 MAX_TOTAL_PARTITIONS: Final = 200_000
 MAX_OPTIONS: Final = 200  # settings of one topic or of the cluster
 MAX_HOST: Final = 255
+MAX_RECOVERIES: Final = 20  # that are remembered, the newest
+
+# Numbers that are passed over when the end of the controller's log may be lost: some may have been
+# given out there.
+REVISION_MARGIN: Final = 10_000
+GROUP_MARGIN: Final = 100_000
+PRODUCER_ID_MARGIN: Final = 100_000_000
+NOTHING_LEFT: Final = -1  # instead of the revision of a replica
 
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
@@ -51,12 +60,21 @@ class Member:
     kafka: Address
     status: MemberStatus
     version: int  # the newest feature version that its release knows
-    birth: str = ""  # of its data directory: one that comes back with another is a new node
+    # Of its data directory: one that comes back with another is a new node. Empty: given up.
+    birth: str = ""
 
     @property
     def vnode(self) -> Vnode:
         """This node as a member of group 0."""
         return Vnode(self.id, self.revision)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether its directory was given up, and no other has taken the place yet.
+
+        A group that began with such a member would wait for somebody who never comes.
+        """
+        return not self.birth
 
     def __str__(self) -> str:
         where = f"{self.rpc} kafka={self.kafka} rack={self.rack or '-'}"
@@ -130,6 +148,52 @@ class PartitionState:
     def __str__(self) -> str:
         text = f"g{self.group} (" + " ".join(map(str, self.replicas)) + ")"
         return text if self.target is None else f"{text}->(" + " ".join(map(str, self.target)) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class Heir:
+    """The replica that a partition goes on with alone, because its majority is gone."""
+
+    group: GroupId
+    vnode: Vnode  # the only voter that is left; nobody who was one before is believed
+    # Of the replica on the same node whose files it takes over; NOTHING_LEFT: it begins empty.
+    was: int
+
+    @property
+    def former(self) -> Vnode | None:
+        return None if self.was == NOTHING_LEFT else Vnode(self.vnode.id, self.was)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """One decision of an operator to go on with what was left."""
+
+    at_ms: int
+    node: NodeId  # where it was decided
+    # Of the cluster; the same before and after if only partitions were recovered.
+    before: str
+    after: str
+    lost: tuple[NodeId, ...]  # members that were given up
+    alone: int  # partitions that went on with one replica
+    empty: int  # partitions that began anew without a record
+    end: int  # last offset of the controller's log that was kept; -1 if that was not touched
+    # Numbers of groups that the controller may have given out in what is lost: from here on, as
+    # many as GROUP_MARGIN. -1 if the controller was not touched.
+    unseen: int
+
+    def __str__(self) -> str:
+        when = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds")
+        who = ", ".join(map(str, self.lost))
+        without = f" without node{'s' * (len(self.lost) > 1)} {who}" if self.lost else ""
+        what = f"{self.alone} partitions went on with one replica"
+        if self.empty:
+            what += f", {self.empty} began anew without records"
+        if self.end >= 0:
+            what += f"; the controller's log was kept up to offset {self.end}"
+        return (
+            f"this cluster was recovered on {when} by an operator, on node {self.node}{without}:"
+            f" {what}. What only the replicas that were given up had is lost"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,25 +21,34 @@ from uuid import UUID
 
 from tidelog.cluster import commands as cmd
 from tidelog.cluster import strictjson
-from tidelog.cluster.catalog import Catalog, check_partition
+from tidelog.cluster.catalog import check_partition
 from tidelog.cluster.errors import ClusterError, Problem
+from tidelog.cluster.estate import Estate
 from tidelog.cluster.model import (
     CONTROLLER_GROUP,
+    GROUP_MARGIN,
     MAX_MEMBERS,
     MAX_NODE_ID,
     MAX_OPTIONS,
     MAX_PARTITIONS,
+    MAX_RECOVERIES,
     MAX_TOTAL_PARTITIONS,
+    NOTHING_LEFT,
+    PRODUCER_ID_MARGIN,
+    REVISION_MARGIN,
     Address,
     Founder,
+    Heir,
     Member,
     MemberStatus,
     PartitionState,
+    Recovery,
     TopicState,
     check_address,
     check_topic_name,
 )
 from tidelog.cluster.release import NeedsRelease
+from tidelog.cluster.succession import inherit, succeed
 from tidelog.machines import NO_OBJECTION, CannotApply, CorruptSnapshot
 from tidelog.raft.types import GroupId, NodeId, Vnode
 from tidelog.records import Batch, BatchType, CorruptBatch, Offset, internal_payload
@@ -105,9 +114,11 @@ class _Snapshot:
     next_revision: int
     next_producer_id: int
     results: tuple[_Remembered, ...]
+    heirs: tuple[Heir, ...]
+    recoveries: tuple[Recovery, ...]
 
 
-class ClusterState(Catalog):
+class ClusterState(Estate):
     name = "cluster"
 
     def __init__(self) -> None:
@@ -182,6 +193,8 @@ class ClusterState(Catalog):
                 self.next_revision,
                 self.next_producer_id,
                 tuple(_Remembered(*item) for item in self._results.items()),
+                tuple(self.heirs[group] for group in sorted(self.heirs)),
+                self.recoveries,
             )
         )
 
@@ -242,6 +255,10 @@ class ClusterState(Catalog):
                 self._finish_reassign(command)
             case cmd.ReplaceReplicas():
                 return self._replace_replicas(command)
+            case cmd.RecoverCluster():
+                return self._recover_cluster(command)
+            case cmd.RecoverPartitions():
+                return self._recover_partitions(command)
             case cmd.AllocateProducerIds():
                 return self._allocate_producer_ids(command.count)
             case cmd.EnableFeature():
@@ -327,6 +344,7 @@ class ClusterState(Catalog):
         del self._by_id[topic.id]
         for partition in topic.partitions:
             self._discount(partition)
+            self.heirs.pop(partition.group, None)
 
     def _add_partitions(self, command: cmd.AddPartitions) -> None:
         topic = self.topic(command.name)
@@ -432,6 +450,76 @@ class ClusterState(Catalog):
         name, _ = self._places[command.group]
         done = replace(partition, replicas=command.target, target=None, founders=())
         self._replace_partition(name, done)
+        self.heirs.pop(command.group, None)
+
+    # --- Going on with what is left --------------------------------------------------------------
+
+    def _recover_cluster(self, command: cmd.RecoverCluster) -> int:
+        me = self.member(command.node)
+        lost = frozenset(command.lost)
+        if command.node in lost or not lost <= self._members.keys():
+            raise ClusterError(
+                Problem.UNKNOWN_NODE,
+                "the nodes that are given up are members, and not the one that goes on",
+            )
+        if not 0 < len(command.cluster_id) <= MAX_VALUE or command.cluster_id == self.cluster_id:
+            raise ClusterError(Problem.INVALID_NAME, "a recovered cluster needs an id of its own")
+        unseen = self.next_group
+        self.next_group += GROUP_MARGIN
+        self.next_revision += REVISION_MARGIN
+        self.next_producer_id += PRODUCER_ID_MARGIN
+        revision = self._take_revision()
+        self._members[me.id] = replace(me, revision=revision)
+        for node in sorted(lost):
+            # Whatever comes back under this id is another directory, and has to be let in anew.
+            self._members[node] = replace(self._members[node], revision=revision, birth="")
+        self.seeds = {}
+        empty_on = command.node if command.empty else None
+        found = [
+            (topic.name, partition, succeed(partition, lost, revision, empty_on))
+            for topic, partition in tuple(self.partitions())
+        ]
+        heirs = [
+            self._pass_on(name, new)
+            for name, was, new in found
+            if new.heir is not None or new.partition != was
+        ]
+        before, self.cluster_id = self.cluster_id, command.cluster_id
+        self._note_recovery(
+            heirs,
+            at_ms=command.at_ms,
+            node=command.node,
+            before=before,
+            after=self.cluster_id,
+            lost=command.lost,
+            end=command.end,
+            unseen=unseen,
+        )
+        return revision
+
+    def _recover_partitions(self, command: cmd.RecoverPartitions) -> int:
+        self.member(command.node)
+        found: list[tuple[str, PartitionState, cmd.Survivor]] = []
+        for each in {each.group: each for each in command.survivors[: cmd.MAX_LOST]}.values():
+            partition = self.partition(each.group)
+            vnode = Vnode(each.node, each.revision)
+            if partition is None or each.node not in self._members:
+                continue
+            if each.revision == NOTHING_LEFT or vnode in partition.hosts:
+                found.append((self._places[each.group][0], partition, each))
+        if not found:
+            raise ClusterError(
+                Problem.NOT_CHANGING,
+                "these partitions have been recovered, moved or deleted already",
+            )
+        revision = self._take_revision()
+        heirs = [
+            self._pass_on(name, inherit(partition, each.node, each.revision, revision))
+            for name, partition, each in found
+        ]
+        here = self.cluster_id
+        self._note_recovery(heirs, at_ms=command.at_ms, node=command.node, before=here, after=here)
+        return revision
 
     # --- Members --------------------------------------------------------------------------------
 
@@ -607,6 +695,8 @@ class ClusterState(Catalog):
 
     def _load(self, loaded: _Snapshot) -> None:
         self.cluster_id = loaded.cluster_id
+        self.heirs = {heir.group: heir for heir in loaded.heirs}
+        self.recoveries = loaded.recoveries
         self.seeds = {founder.id: founder.birth for founder in loaded.seeds}
         self.config = loaded.config
         self.features = loaded.features
@@ -635,6 +725,8 @@ class ClusterState(Catalog):
             return "a group has a number that was never given out"
         if len(self.removed) > MAX_MEMBERS:
             return "it remembers more nodes than a cluster may have"
+        if not self.heirs.keys() <= self._places.keys() or len(self.recoveries) > MAX_RECOVERIES:
+            return "it goes on with partitions that it does not have"
         if len(self._results) > MAX_RESULTS or partitions > MAX_TOTAL_PARTITIONS:
             return "it holds more than a cluster may"
         numbers = (self.version, self.next_producer_id, self.needed_version)
