@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -47,6 +48,12 @@ def test_a_healthy_cluster_says_so() -> None:
 
 TROUBLES: dict[str, dict[str, Any]] = {
     "no controller": status(controller=None),
+    "no majority of the controller; nodes 2, 3 down": status(
+        {"id": 2, "alive": False, "status": "active", "replicas": 4},
+        {"id": 3, "alive": False, "status": "active", "replicas": 4},
+        controller=None,
+    ),
+    "1 partition without a majority": status(leaderless=["a/0"], majority_gone=["a/0"]),
     "1 partition without a leader": status(leaderless=["a/0"]),
     "2 partitions with replicas behind or down": status(under_replicated=["a/0", "a/1"]),
     "node 2 down": status({"id": 2, "alive": False, "status": "active", "replicas": 4}),
@@ -77,6 +84,25 @@ def test_no_trouble_ends_with_all_is_well(brief: str) -> None:
     found = problems(TROUBLES[brief])
     assert not is_healthy(found)
     assert summary(found) == f"Not healthy: {brief}."
+
+
+def test_what_to_do_without_a_majority_is_said() -> None:
+    down = [{"id": each, "alive": False, "status": "active", "replicas": 4} for each in (2, 3)]
+    (controller, partition, *_) = problems(
+        status(*down, controller=None, leaderless=["a/0"], majority_gone=["a/0"])
+    )
+    assert "(nodes 2, 3 of 3) is not reachable" in controller.message
+    assert "tidelog node recover --data DIR" in controller.message
+    assert "tidelog node recover --partition" in partition.message
+
+
+def test_a_recovery_is_told_of_for_a_week() -> None:
+    now = time.time() * 1000
+    fresh, old = now - 3_600_000, now - 30 * 86_400_000
+    (note,) = problems(status(recoveries=[{"at_ms": fresh, "text": "it was recovered"}]))
+    assert note.message == "it was recovered"
+    assert is_healthy([note])
+    assert problems(status(recoveries=[{"at_ms": old, "text": "it was recovered"}])) == []
 
 
 def test_the_most_severe_comes_first() -> None:

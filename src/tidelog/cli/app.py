@@ -35,7 +35,9 @@ class Commands(LazyGroup):
         Entry("lake", "tidelog.cli.lake:app", "Move topics to Iceberg tables.", USE),
         Entry("pipeline", "tidelog.cli.pipeline:app", "Run pipelines on Spark.", USE),
         Entry("cluster", "tidelog.cli.cluster:app", "Show cluster health.", OPERATE),
-        Entry("node", "tidelog.cli.node:app", "Drain, decommission or add a node.", OPERATE),
+        Entry(
+            "node", "tidelog.cli.node:app", "Drain, decommission, add or recover nodes.", OPERATE
+        ),
         Entry("config", "tidelog.cli.config:app", "Show and change cluster settings.", OPERATE),
         Entry("log", "tidelog.cli.log:app", "Draw the log of a partition.", OPERATE),
         Entry("sim", "tidelog.cli.sim:sim", "Run the deterministic simulator.", PROVE),

@@ -7,6 +7,7 @@ nothing worse than notes is healthy.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ FULL_BYTES: Final = 1 << 20
 # A disk with less than both of these free is about to refuse writes.
 NEARLY_FULL_BYTES: Final = 512 << 20
 NEARLY_FULL_SHARE: Final = 0.02
+
+TOLD_FOR_S: Final = 7 * 86_400  # how long a recovery is mentioned
 
 HEALTHY: Final = "Every partition has its leader and all its replicas."
 
@@ -52,7 +55,12 @@ class Problem:
 
 def problems(status: Mapping[str, Any]) -> list[Problem]:
     """Return what is wrong, the most severe first; empty if all is well."""
-    found = [*_controller(status), *_partitions(status), *_nodes(status["nodes"])]
+    found = [
+        *_controller(status),
+        *_partitions(status),
+        *_nodes(status["nodes"]),
+        *_recoveries(status),
+    ]
     return sorted(found, key=lambda problem: problem.severity)  # stable within a severity
 
 
@@ -73,6 +81,18 @@ def _controller(status: Mapping[str, Any]) -> Iterator[Problem]:
     absent = [str(node) for node in status.get("absent_founders", [])]
     if status["controller"] is None:
         count = len(status["nodes"]) + len(absent)
+        down = [str(node["id"]) for node in status["nodes"] if not node["alive"]] + absent
+        if 2 * len(down) >= count > 1:
+            yield Problem(
+                Severity.CRITICAL,
+                "controller_majority_gone",
+                "no majority of the controller",
+                f"the majority of the controller (nodes {', '.join(down)} of {count}) is not"
+                " reachable, so topics, settings and members cannot change. Start these nodes. If"
+                " they are gone for good, stop a node that is left and run `tidelog node recover"
+                " --data DIR` on its machine",
+            )
+            return
         yield Problem(
             Severity.CRITICAL,
             "no_controller",
@@ -91,8 +111,26 @@ def _controller(status: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
+def _recoveries(status: Mapping[str, Any]) -> Iterator[Problem]:
+    """The last time that something was given up, for as long as people may ask what is missing."""
+    recoveries = status.get("recoveries") or []
+    if recoveries and recoveries[-1]["at_ms"] > (time.time() - TOLD_FOR_S) * 1000:
+        yield Problem(Severity.NOTE, "recovered", "recovered", recoveries[-1]["text"])
+
+
 def _partitions(status: Mapping[str, Any]) -> Iterator[Problem]:
+    gone = status.get("majority_gone") or []
     leaderless, behind = status["leaderless"], status["under_replicated"]
+    leaderless = [each for each in leaderless if each not in gone]
+    if gone:
+        yield Problem(
+            Severity.CRITICAL,
+            "majority_gone",
+            f"{plural(len(gone), 'partition')} without a majority",
+            f"{plural(len(gone), 'partition')} lost the majority of their replicas and cannot be"
+            f" read or written: {_names(gone)}. Start the nodes that are down. If the replicas are"
+            " gone for good, `tidelog node recover --partition TOPIC/P` goes on with what is left",
+        )
     if leaderless:
         yield Problem(
             Severity.CRITICAL,

@@ -1,4 +1,4 @@
-"""`tidelog node`: drain a node, remove it for good, or print a token for another one."""
+"""`tidelog node`: drain a node, remove it for good, print a token, recover what is left."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tidelog.cli.common import (
     run,
 )
 from tidelog.cli.errors import fail
+from tidelog.cli.recover import recover
 
 if TYPE_CHECKING:
     from tidelog.client import Cluster
@@ -28,22 +29,26 @@ POLL_SECONDS: Final = 0.25
 
 app = typer.Typer(
     help=(
-        "Drain a node, remove it for good, or let another one join.\n\n"
+        "Drain a node, remove it for good, let another one join, or recover what is left.\n\n"
         "*drain* is for a restart: the node gives up leadership and keeps its replicas, so clients "
         "notice nothing when it stops. It leads again after it has been restarted, or at *undrain*."
         "\n\n"
         "*decommission* is for good: the other nodes take over the replicas, then the node leaves "
         "the cluster. Its directory is not let in again; empty it to reuse the id.\n\n"
         "`tidelog cluster status` shows how far either of them is.\n\n"
+        "*recover* is for disks that are gone: it goes on with what a minority has.\n\n"
         "**Examples**\n\n"
         "`tidelog node drain 2` before node 2 is restarted\n\n"
         "`tidelog node decommission 2` moves all replicas off node 2 and removes it\n\n"
-        "`tidelog node token --data /var/lib/tidelog` prints what a new node needs to join"
+        "`tidelog node token --data /var/lib/tidelog` prints what a new node needs to join\n\n"
+        "`tidelog node recover --data /var/lib/tidelog` after the majority of the nodes is lost"
     ),
     no_args_is_help=True,
     rich_markup_mode="markdown",
     add_completion=False,
 )
+
+app.command()(recover)
 
 NodeId = Annotated[int, typer.Argument(help="Id of the node.", min=0, metavar="ID")]
 NoWait = Annotated[

@@ -142,7 +142,7 @@ class Controller:
         able = [
             member
             for member in self._state.members.values()
-            if member.status is not MemberStatus.LEAVING
+            if member.status is not MemberStatus.LEAVING and not member.awaited
         ]
         if replication_factor == -1:
             replication_factor = self._default_replicas(len(able))

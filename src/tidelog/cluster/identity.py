@@ -76,6 +76,19 @@ def save_identity(disk: Disk, identity: Identity) -> None:
 
 def cluster_id_of(births: Mapping[str, str]) -> str:
     """The id of the cluster that these founders found: the same on each of them."""
-    text = ",".join(f"{node}:{births[node]}" for node in sorted(births))
+    return _id_of(",".join(f"{node}:{births[node]}" for node in sorted(births)))
+
+
+def recovered_id(before: str) -> str:
+    """A new id for a cluster that goes on without its majority: another one each time."""
+    return _id_of(f"{before}:{uuid.uuid4().hex}")
+
+
+def _id_of(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return base64.urlsafe_b64encode(digest[:16]).rstrip(b"=").decode()
+
+
+def controller_directory(revision: int) -> str:
+    """Where the replica of group 0 is that has this revision."""
+    return "controller" if revision == 0 else f"controller-r{revision}"

@@ -49,6 +49,7 @@ COMPLAIN_S: Final = 3.0
 # A founder that seems to be a newcomer looks again who else is there after this time without an
 # answer: the cluster that it heard of may be gone.
 NEWCOMER_S: Final = 5.0
+MAJORITY_S: Final = 10.0
 DATA: Final = ("topics", REGISTRY)  # what a directory that was in use has
 
 
@@ -67,6 +68,7 @@ class Joining:
         self.identity: Identity
         self.registry: Registry
         self._may_found = True
+        self._majority_due: float | None = None  # when to say next that it is gone
         self._news = asyncio.Event()  # another founder has asked: it is there
 
     # --- Memory ---------------------------------------------------------------------------------
@@ -264,8 +266,8 @@ class Joining:
         elif not self._may_found:
             log.warning(
                 "%s holds data and no identity, so this node founds no cluster with it, and no"
-                " other founder has one: restore node.json, run `tidelog node recover`, or empty"
-                " the directory",
+                " other founder has one: restore node.json, run `tidelog node recover` on a"
+                " node that has its own, or empty the directory",
                 self._node.config.data,
             )
         else:
@@ -316,6 +318,7 @@ class Joining:
                 else:
                     self._node.meet(admission.version, admission.peers)
                     return admission
+                self._complain_of_majority()
                 if reason != complaint or loop.time() >= complained_at + COMPLAIN_S:
                     complaint, complained_at = reason, loop.time()
                     log.info("not a member yet: %s", reason)
@@ -323,6 +326,32 @@ class Joining:
                 return None
             await asyncio.sleep(JOIN_PAUSE_S)
         raise AssertionError("there is no last attempt")
+
+    def _complain_of_majority(self) -> None:
+        """Say now and then that the controller has no majority, and what the way on is."""
+        node, now = self._node, self._node.loop.time()
+        hosted = node.groups.get(CONTROLLER_GROUP)
+        if hosted is None or node.controller_id() is not None or self._majority_due is None:
+            self._majority_due = now + MAJORITY_S
+            return
+        if now < self._majority_due:
+            return
+        self._majority_due = now + MAJORITY_S
+        voters = hosted.replica.core.configuration.voters
+        others = (
+            f"node {each.id} {'has no leader' if node.is_alive(each.id) else 'does not answer'}"
+            for each in voters
+            if each.id != node.id
+        )
+        log.warning(
+            "the majority of the controller is not there: it takes %d of %d voters, and %s. Start"
+            " what is down. If disks are gone for good, stop this node and run"
+            " `tidelog node recover --data %s`, which goes on with what is left here",
+            len(voters) // 2 + 1,
+            len(voters),
+            ", ".join(others),
+            node.config.data,
+        )
 
     def _doors(self, payload: bytes, attempt: int) -> Iterator[Callable[[], Awaitable[bytes]]]:
         """Whom to ask: the leader of group 0, or the seeds, who know.

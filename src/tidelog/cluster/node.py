@@ -47,7 +47,7 @@ from tidelog.cluster.gate import Gate
 from tidelog.cluster.groups import Groups, Hosted
 from tidelog.cluster.healing import Failed
 from tidelog.cluster.hosting import Hosting
-from tidelog.cluster.identity import load_identity
+from tidelog.cluster.identity import controller_directory, load_identity
 from tidelog.cluster.joining import Joining
 from tidelog.cluster.jointoken import (
     InvalidToken,
@@ -130,6 +130,7 @@ class Node:
         self._lock: IO[bytes] | None = None
         self._known_peers: dict[NodeId, Address] = {}
         self._led_the_cluster = False
+        self._recoveries = 0  # of the cluster that were told of in the log
         self._told = NO_OFFSET  # how far the members of group 0 were told that it is committed
 
     # --- What others see of it -------------------------------------------------------------------
@@ -415,7 +416,7 @@ class Node:
         founds = revision == 0 and len(voters) == len(births)
         return self.groups.load(
             CONTROLLER_GROUP,
-            "controller" if revision == 0 else f"controller-r{revision}",
+            controller_directory(revision),
             vnode=Vnode(self.id, revision),
             initial=Configuration(voters) if founds else None,
             options=Options(),
@@ -486,6 +487,9 @@ class Node:
     # --- The cluster changes ---------------------------------------------------------------------
 
     def _state_changed(self) -> None:
+        if len(self.state.recoveries) > self._recoveries:
+            log.warning("%s", self.state.recoveries[-1])
+        self._recoveries = len(self.state.recoveries)
         for member in self.state.members.values():
             if member.id != self.id:
                 self._set_peer(member.id, member.rpc)

@@ -18,6 +18,7 @@ from tidelog.cluster import commands as cmd
 from tidelog.cluster.calls import Call
 from tidelog.cluster.diskspace import DiskSpace
 from tidelog.cluster.errors import ClusterError, Problem, reason_of
+from tidelog.cluster.majorities import Majorities
 from tidelog.cluster.model import CONTROLLER_GROUP, Member, MemberStatus
 from tidelog.cluster.partition import Partition
 from tidelog.raft.types import GroupId, NodeId
@@ -38,6 +39,7 @@ class Operations:
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._disk = DiskSpace(node.config.data)
+        self.majorities = Majorities(node, self.ask)
         # What fronts report about themselves in a status, by name.
         self.gauges: dict[str, Callable[[], Answer]] = {}
         # What operators may ask of any node, and what nodes ask each other about themselves.
@@ -48,6 +50,7 @@ class Operations:
             "undrain": self._undrain,
             "decommission": self._decommission,
             "features": self._features,
+            "recover": self.majorities.recover,
         }
         self._local: dict[str, Callable[[Arguments], Awaitable[Answer]]] = {
             "node": self._describe_node,
@@ -76,7 +79,7 @@ class Operations:
             raise ClusterError(Problem.INVALID_NAME, f"there is no operation {name[:60]!r}")
         return _dump(await operation(arguments))
 
-    async def _ask(self, node: NodeId, name: str, arguments: Arguments) -> Answer | None:
+    async def ask(self, node: NodeId, name: str, arguments: Arguments) -> Answer | None:
         """Ask a node about itself; None if it does not answer."""
         payload = _dump({"operation": name, "arguments": arguments})
         try:
@@ -91,7 +94,7 @@ class Operations:
     async def _status(self, _arguments: Arguments) -> Answer:
         node, state = self._node, self._node.state
         members = sorted(state.members.values(), key=lambda member: member.id)
-        found = await asyncio.gather(*(self._ask(each.id, "node", {}) for each in members))
+        found = await asyncio.gather(*(self.ask(each.id, "node", {}) for each in members))
         leaderless: list[str] = []
         behind: list[str] = []
         moving: list[str] = []
@@ -134,6 +137,7 @@ class Operations:
             "topics": len(state.topics),
             "partitions": state.partition_count,
             "leaderless": leaderless[:MAX_LISTED],
+            **self.majorities.describe(MAX_LISTED),
             "under_replicated": behind[:MAX_LISTED],
             "moving": moving[:MAX_LISTED],
         }
@@ -216,7 +220,7 @@ class Operations:
         partition = state.partition_at(topic, index)
         nodes = [each.id for each in partition.hosts]
         found = await asyncio.gather(
-            *(self._ask(each, "replica", {"topic": topic, "partition": index}) for each in nodes)
+            *(self.ask(each, "replica", {"topic": topic, "partition": index}) for each in nodes)
         )
         return {
             "topic": topic,
@@ -299,6 +303,8 @@ def describe_replica(partition: Partition) -> Answer:
     segments = log.describe(MAX_SEGMENTS, core.hard.compacted).segments
     gaps = [list(gap) for segment in segments for gap in segment.gaps]
     return {
+        "revision": core.vnode.revision,
+        "last_term": log.last_term,
         "role": core.role.value,
         "term": core.term,
         "leader": None if core.leader is None else core.leader.id,

@@ -219,9 +219,17 @@ class Steward:
                 )
 
     async def _seat_members(self, hosted: "Hosted") -> None:
-        """Make the voters of group 0 those who belong there: all members, and founders to come."""
+        """Make the voters of group 0 those who belong there: all members, and founders to come.
+
+        A member without a seat gets one when it is there: the others need not wait for it.
+        """
         core = hosted.replica.core
-        seats = [member.vnode for member in self._state.members.values()]
+        seated = {voter.id for voter in core.configuration.voters}
+        seats = [
+            member.vnode
+            for member in self._state.members.values()
+            if member.id in seated or self._node.is_alive(member.id)
+        ]
         seats += [Vnode(node, 0) for node in self._state.seeds]
         seats.sort()
         if set(core.configuration.voters) == set(seats) and not core.configuration.learners:

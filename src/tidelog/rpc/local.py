@@ -130,7 +130,9 @@ class Local:
         if hello.cluster_id and self.cluster_id and hello.cluster_id != self.cluster_id:
             return (
                 f"belongs to another cluster of the same name: its id is {hello.cluster_id!r}"
-                f" and ours {self.cluster_id!r}"
+                f" and ours {self.cluster_id!r}. If one of them was recovered without the other"
+                " (`tidelog node recover`), the other joins as a new node once its data directory"
+                " is empty"
             )
         return None
 
