@@ -54,6 +54,9 @@ TROUBLES: dict[str, dict[str, Any]] = {
         controller=None,
     ),
     "1 partition without a majority": status(leaderless=["a/0"], majority_gone=["a/0"]),
+    "the replicas of a/0 differ": status(
+        node(2, comparison={"differences": [{"partition": "a/0", "wrong": [], "text": "x"}]})
+    ),
     "1 partition without a leader": status(leaderless=["a/0"]),
     "2 partitions with replicas behind or down": status(under_replicated=["a/0", "a/1"]),
     "node 2 down": status({"id": 2, "alive": False, "status": "active", "replicas": 4}),

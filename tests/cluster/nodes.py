@@ -103,10 +103,10 @@ class Nodes:
         await until(look, f"a leader of {topic}/{index}")
         return found[0]
 
-    async def write(self, topic: str, index: int, *values: bytes) -> int:
+    async def write(self, topic: str, index: int, *values: bytes, key: bytes | None = None) -> int:
         """Write as a client does: to the next leader if this one is about to go."""
         while True:
-            result = await attempt(await self.leader(topic, index), *values)
+            result = await attempt(await self.leader(topic, index), *values, key=key)
             if isinstance(result, Produced):
                 return result.offset
             assert result.why in AGAIN, result
@@ -131,14 +131,17 @@ async def write(partition: Partition, *values: bytes, level: Level = Level.QUORU
 
 
 async def attempt(
-    partition: Partition, *values: bytes, level: Level = Level.QUORUM
+    partition: Partition,
+    *values: bytes,
+    level: Level = Level.QUORUM,
+    key: bytes | None = None,
 ) -> Produced | ProduceFailed:
     """Write records as one batch, and return what came of it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Produced | ProduceFailed] = loop.create_future()
     batch = build_batch(
         [
-            Record(offset_delta=number, timestamp=1000 + number, key=None, value=value, headers=())
+            Record(offset_delta=number, timestamp=1000 + number, key=key, value=value, headers=())
             for number, value in enumerate(values)
         ]
     )

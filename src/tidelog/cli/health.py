@@ -173,6 +173,7 @@ def _nodes(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
         if node["alive"]:
             yield from _disk(node)
             yield from _replicas(node)
+            yield from _differences(node)
         if node["status"] == "draining":
             yield _note(node, "draining", "leads nothing until `tidelog node undrain`")
         elif node["status"] == "leaving":
@@ -264,6 +265,18 @@ def _replicas(node: Mapping[str, Any]) -> Iterator[Problem]:
             f"{name} rebuilding {of}",
             f"{name} is rebuilding {of} from its peers: {_names(rebuilding)}",
         )
+
+
+def _differences(node: Mapping[str, Any]) -> Iterator[Problem]:
+    """Copies that differ, where nobody can tell which is wrong; the others are being rebuilt."""
+    for each in (node.get("comparison") or {}).get("differences") or []:
+        if not each["wrong"]:
+            yield Problem(
+                Severity.WARNING,
+                "replicas_differ",
+                f"the replicas of {each['partition']} differ",
+                f"{each['text']}. See docs/recovery.md",
+            )
 
 
 def _by_reason(places: Mapping[str, str]) -> dict[str, list[str]]:

@@ -38,6 +38,7 @@ from tidelog.cluster.calls import (
 )
 from tidelog.cluster.commands import CorruptCommand
 from tidelog.cluster.commands import decode as decode_command
+from tidelog.cluster.comparing import Comparer
 from tidelog.cluster.config import NodeConfig
 from tidelog.cluster.controller import Controller, wait_for
 from tidelog.cluster.directory import Taken, take
@@ -118,6 +119,7 @@ class Node:
         self.hosting = Hosting(self)
         self.steward = Steward(self)
         self.verifier = Verifier(self)
+        self.comparer = Comparer(self)
         self.operations = Operations(self)
         self.joining = Joining(self)
         self.network: Network
@@ -244,6 +246,7 @@ class Node:
         self.hosting.start()
         self.presence.start()
         self.verifier.start()
+        self.comparer.start()
 
     async def stop(self) -> None:
         """Hand over what this node leads, flush, and end."""
@@ -255,6 +258,7 @@ class Node:
     async def _end(self) -> None:
         self.steward.close()
         self.verifier.close()
+        self.comparer.close()
         self.presence.close()
         self.gate.close()
         self.hosting.close()

@@ -41,7 +41,7 @@ class Operations:
         self._disk = DiskSpace(node.config.data)
         self.majorities = Majorities(node, self.ask)
         # What fronts report about themselves in a status, by name.
-        self.gauges: dict[str, Callable[[], Answer]] = {}
+        self.gauges: dict[str, Callable[[], Answer]] = {"comparison": node.comparer.describe}
         # What operators may ask of any node, and what nodes ask each other about themselves.
         self._public: dict[str, Callable[[Arguments], Awaitable[Answer]]] = {
             "status": self._status,
@@ -55,6 +55,9 @@ class Operations:
         self._local: dict[str, Callable[[Arguments], Awaitable[Answer]]] = {
             "node": self._describe_node,
             "replica": self._describe_replica,
+            "marks": node.comparer.digests.marks,
+            "digest": node.comparer.digests.digest,
+            "wrong": node.comparer.wrong,
         }
 
     async def operate(self, payload: bytes) -> bytes:

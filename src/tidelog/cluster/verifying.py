@@ -40,6 +40,7 @@ _ROW: Final = struct.Struct(">qqqq")  # group, revision, base, when
 MAX_ROWS: Final = 1 << 20  # 32 MiB; segments beyond that are due again after a restart
 # Work of one step, in bytes with BATCH_COST for each batch: 512 batches at most, 2 ms of Python.
 STEP: Final = 1 << 20
+ON_REQUEST: Final = 8 << 20  # bytes per second, where verification in the background is off
 LOOK_S: Final = 10.0  # how soon something due is looked for again
 SAVE_S: Final = 60.0
 NAMES_S: Final = 60.0  # how often the names in a directory are compared
@@ -120,7 +121,7 @@ class Verifier:
 
     async def pace(self, work: int) -> None:
         """Wait as long as this much work may take at the rate that is set."""
-        await asyncio.sleep(work / self._node.config.verify_bytes_per_s)
+        await asyncio.sleep(work / (self._node.config.verify_bytes_per_s or ON_REQUEST))
 
     # --- What is due -----------------------------------------------------------------------------
 
@@ -167,6 +168,10 @@ class Verifier:
             while not job.done:
                 await self.pace(await self.step(job))
         self.ended(piece, job)
+
+    async def verify_snapshot(self, piece: Piece, hosted: Hosted) -> None:
+        """Read the newest snapshot of a replica now; damage ends the replica."""
+        await self._verify_snapshot(piece, hosted)
 
     async def step(self, job: VerifyJob, note: Callable[..., object] | None = None) -> int:
         """Do a step of a job in the lane; return the work that it was."""

@@ -217,6 +217,17 @@ class ReadableLog:
             return None
         return self._point
 
+    @property
+    def verifiable_end(self) -> Offset:
+        """The last offset that jobs can verify now; it follows what is flushed."""
+        last = self._chain.last
+        if last is None:
+            return Offset(self.start - 1)
+        place = self._place_of_verified()
+        if place is None:
+            return Offset(last.base - 1)
+        return place.offset if self._tail.active is not None else last.last
+
     def verify_job(self, disk: Disk, base: Offset) -> VerifyJob | None:
         """Prepare to verify the segment that begins at an offset; None if there is none now."""
         number = self._chain.locate(base)
@@ -234,10 +245,12 @@ class ReadableLog:
 
     def confirm(self, job: VerifyJob) -> DamagedLog | None:
         """Return the damage that a job found, unless the file changed in the meantime."""
+        return job.damage if self.is_as_read(job) else None
+
+    def is_as_read(self, job: VerifyJob) -> bool:
+        """Whether the file that a job has read was not cut, replaced or removed meanwhile."""
         same = job.segment in self._chain and job.segment.generation == job.generation
-        if job.damage is None or not same or job.truncations != self.truncations:
-            return None
-        return job.damage
+        return same and job.truncations == self.truncations
 
     def names(self) -> dict[str, Offset]:
         """Return the file names of all segments, with their bases."""
