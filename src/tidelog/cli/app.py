@@ -39,7 +39,7 @@ class Commands(LazyGroup):
             "node", "tidelog.cli.node:app", "Drain, decommission, add or recover nodes.", OPERATE
         ),
         Entry("config", "tidelog.cli.config:app", "Show and change cluster settings.", OPERATE),
-        Entry("log", "tidelog.cli.log:app", "Draw the log of a partition.", OPERATE),
+        Entry("log", "tidelog.cli.log:app", "Draw or verify the log of a partition.", OPERATE),
         Entry("sim", "tidelog.cli.sim:sim", "Run the deterministic simulator.", PROVE),
     )
 

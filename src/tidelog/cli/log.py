@@ -1,4 +1,4 @@
-"""`tidelog log show`: a partition's replicas, drawn; the drawing itself is in `drawing.py`."""
+"""`tidelog log`: a partition's replicas, drawn (`drawing.py`) or verified (`verify.py`)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tidelog.cli.common import (
     run,
 )
 from tidelog.cli.drawing import Line, Style, draw, plain
+from tidelog.cli.verify import verify
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,16 +39,14 @@ LOOKS: Final = {
 }
 
 app = typer.Typer(
-    help="Draw the log of a partition.",
+    help="Draw the log of a partition, or verify what its replicas hold.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     add_completion=False,
 )
 
 
-@app.callback()
-def _group() -> None:
-    """Keep `show` a command of its own, next to those that will follow."""
+app.command()(verify)
 
 
 @app.command()
@@ -90,7 +89,7 @@ def show(
     """
     from tidelog.client import operate
 
-    topic, index = _parse_partition(partition)
+    topic, index = parse_partition(partition)
 
     async def look(cluster: Cluster) -> dict[str, Any]:
         found: dict[str, Any] = await operate(cluster, "log", topic=topic, partition=index)
@@ -183,7 +182,8 @@ def styled(lines: list[Line]) -> Text:
     return text
 
 
-def _parse_partition(text: str) -> tuple[str, int]:
+def parse_partition(text: str) -> tuple[str, int]:
+    """Read TOPIC/P; anything else is a wrong command line."""
     topic, separator, index = text.rpartition("/")
     if not separator or not topic or not index.isdigit():
         raise typer.BadParameter(f"{text!r} names no partition: write topic/number, as orders/0.")

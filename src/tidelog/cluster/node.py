@@ -259,6 +259,7 @@ class Node:
         self.steward.close()
         self.verifier.close()
         self.comparer.close()
+        self.operations.checks.close()
         self.presence.close()
         self.gate.close()
         self.hosting.close()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.cluster import commands as cmd
 from tidelog.cluster.calls import Call
+from tidelog.cluster.checks import Checks
 from tidelog.cluster.diskspace import DiskSpace
 from tidelog.cluster.errors import ClusterError, Problem, reason_of
 from tidelog.cluster.majorities import Majorities
@@ -40,6 +41,7 @@ class Operations:
         self._node = node
         self._disk = DiskSpace(node.config.data)
         self.majorities = Majorities(node, self.ask)
+        self.checks = Checks(node, self.ask)
         # What fronts report about themselves in a status, by name.
         self.gauges: dict[str, Callable[[], Answer]] = {"comparison": node.comparer.describe}
         # What operators may ask of any node, and what nodes ask each other about themselves.
@@ -51,10 +53,12 @@ class Operations:
             "decommission": self._decommission,
             "features": self._features,
             "recover": self.majorities.recover,
+            "verify": self.checks.verify,
         }
         self._local: dict[str, Callable[[Arguments], Awaitable[Answer]]] = {
             "node": self._describe_node,
             "replica": self._describe_replica,
+            "check": self.checks.check,
             "marks": node.comparer.digests.marks,
             "digest": node.comparer.digests.digest,
             "wrong": node.comparer.wrong,
