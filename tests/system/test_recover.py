@@ -97,6 +97,9 @@ def test_two_lost_disks_of_three_and_the_way_back(tmp_path: Path) -> None:
         assert read(running, 2, len(VALUES) + 1) == [*VALUES, b"after"]
         running.start(1)
         until(lambda: _healthy(running), "a healthy cluster", PATIENCE)
+        one = running.addresses[1]
+        nothing = type_line("node", "recover", "--partition", "all", "-b", one, status=1)
+        assert "there is nothing to recover" in nothing
         sound = type_line("log", "verify", "--all", "--bootstrap", running.bootstrap)
         assert "All that was read is sound." in sound
         assert "of nodes 1, 2, 3 are equal" in sound or "of nodes 1, 3, 2 are equal" in sound

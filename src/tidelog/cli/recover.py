@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidelog.cluster.recovering import Rescue, Survey
 
 WORD: Final = "recover"  # what has to be typed
+ALL: Final = "all"  # instead of a partition
 SHOWN: Final = 50  # partitions of one kind; `--json` has them all
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask. For scripts that have asked before.")]
@@ -61,8 +62,8 @@ def recover(
     partition: Annotated[
         list[str] | None,
         typer.Option(
-            help="On a running cluster: recover this partition. Can be given more than once.",
-            metavar="TOPIC/P",
+            help="On a running cluster: recover this partition (repeatable), or all.",
+            metavar="TOPIC/P|all",
         ),
     ] = None,
     recreate_empty: Annotated[
@@ -256,10 +257,12 @@ def _follow(found: Rescue, data: Path, word: str, say: _Say) -> None:
 def _recover_partitions(names: list[str], bootstrap: str, empty: bool, say: _Say) -> None:
     from tidelog.client import operate
 
+    chosen = None if names == [ALL] else names
+
     def ask_cluster(confirm: bool) -> dict[str, Any]:
         async def work(cluster: Cluster) -> dict[str, Any]:
             found: dict[str, Any] = await operate(
-                cluster, "recover", partitions=names, confirm=confirm, empty=empty
+                cluster, "recover", partitions=chosen, confirm=confirm, empty=empty
             )
             return found
 
@@ -268,6 +271,8 @@ def _recover_partitions(names: list[str], bootstrap: str, empty: bool, say: _Say
         return found
 
     found = ask_cluster(False)
+    if not found["partitions"]:
+        fail("no partition lost the majority of its replicas: there is nothing to recover")
     if not say.as_json:
         _show_partitions(found["partitions"], empty)
     if not empty and not any(each["survivor"] for each in found["partitions"]):
