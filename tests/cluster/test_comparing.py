@@ -254,9 +254,9 @@ def test_an_order_is_bounded(tmp_path: Path) -> None:
             place = {"group": leader.group, "revision": leader.core.vnode.revision, "job": "a"}
             for first, last, span in ((0, MAX_RANGES, 1), (5, 4, 1), (-1, 3, 1), (0, 3, 0)):
                 with pytest.raises(ClusterError):
-                    digests.digest({**place, "first": first, "last": last, "span": span})
+                    await digests.digest({**place, "first": first, "last": last, "span": span})
             with pytest.raises(ClusterError, match="no replica"):
-                digests.marks({**place, "revision": 99})
+                await digests.marks({**place, "revision": 99})
             found = await compared(all_nodes)
             assert found.problem == "it has one replica that answers"
 

@@ -98,7 +98,7 @@ class Checks:
             ]
         }
 
-    def check(self, arguments: Arguments) -> Answer:
+    async def check(self, arguments: Arguments) -> Answer:
         """Begin a check of the replicas of this node, or tell how far it is."""
         name, rate = _check_name_and_rate(arguments)
         now = self._node.loop.time()

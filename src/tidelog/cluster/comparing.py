@@ -237,7 +237,7 @@ class Comparer:
                 if told is None:
                     log.warning("node %d did not hear that its copy is wrong", voter.id)
 
-    def wrong(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def wrong(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The leader of a group has found that the copy here is wrong: it is lost, and rebuilt."""
         hosted = self.digests.find(arguments)
         hosted.replica.lose(str(arguments.get("why"))[:MAX_WHY])

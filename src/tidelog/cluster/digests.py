@@ -94,7 +94,7 @@ class Digests:
 
     # --- Operations between nodes ---------------------------------------------------------------
 
-    def marks(self, arguments: Arguments) -> Answer:
+    async def marks(self, arguments: Arguments) -> Answer:
         """Return between which offsets a replica of this node may be compared."""
         return _marks(self.find(arguments))
 
@@ -102,7 +102,7 @@ class Digests:
         """Return the replica that another node asks about; raises `ClusterError`."""
         return self._hosted(*_place(arguments))
 
-    def digest(self, arguments: Arguments) -> Answer:
+    async def digest(self, arguments: Arguments) -> Answer:
         """Begin a job, or tell how far it is: `done`, and then `digests` or a `problem`."""
         name = arguments.get("job")
         if not isinstance(name, str) or not 0 < len(name) <= 100:
