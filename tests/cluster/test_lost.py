@@ -110,6 +110,24 @@ class TestState:
         assert [each.id for each in target] == [1, 2, 4]
         assert tide(town).moves
 
+    def test_a_new_order_of_replicas_is_kept_while_one_of_them_is_rebuilt(self) -> None:
+        town = Town.founded(1, 2, 3)
+        town.do(create("tide", (1, 2, 3)))
+        one, lost, three = tide(town).replicas
+        successor = lose_one(town, 2)
+        town.do(reassign("tide", 0, 3, 2, 1))
+        now = tide(town)
+        assert now.replicas == (three, lost, one)
+        assert now.target == (three, successor, one)
+        assert not now.moves
+        assert now.rebuilding == (successor,)
+        # The files of the lost replica are kept until its successor has caught up.
+        assert set(now.known) == {one, lost, three, successor}
+        assert set(now.founding) == {one, lost, three}
+        finish(town)
+        assert tide(town).nodes == (3, 2, 1)
+        assert tide(town).replicas == (three, successor, one)
+
     def test_only_those_who_began_a_group_open_it_as_its_voters(self) -> None:
         town = Town.founded(1, 2)
         town.do(create("tide", (1,)))

@@ -14,7 +14,7 @@ It folds commands (`commands.py`) into members, topics (`catalog.py`) and settin
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -394,9 +394,15 @@ class ClusterState(Estate):
         known = {replica.id: replica for replica in goal}
         newcomers = [node for node in command.replicas if node not in known]
         if not newcomers and len(command.replicas) == len(known):
-            # Only the order of preference changes, and nothing has to be moved for that.
-            ordered = tuple(known[node] for node in command.replicas)
-            self._replace_partition(command.name, replace(partition, replicas=ordered))
+            # Only the order of preference changes, and nothing has to be moved for that. What is
+            # rebuilt goes on: the lost and the new replica of a node share its place.
+            target = partition.target
+            ordered = replace(
+                partition,
+                replicas=_in_order(command.replicas, partition.replicas),
+                target=None if target is None else _in_order(command.replicas, target),
+            )
+            self._replace_partition(command.name, ordered)
             return
         revision = self._take_revision() if newcomers else 0
         target = tuple(known.get(node) or Vnode(node, revision) for node in command.replicas)
@@ -776,6 +782,11 @@ def _of_another_release(error: strictjson.OtherFormat) -> CannotApply:
 def _check_node_id(node: NodeId) -> None:
     if not 0 <= node <= MAX_NODE_ID:
         raise ClusterError(Problem.UNKNOWN_NODE, f"{node} is no node id: use 0 to {MAX_NODE_ID}")
+
+
+def _in_order(nodes: Sequence[NodeId], replicas: tuple[Vnode, ...]) -> tuple[Vnode, ...]:
+    """The same replicas in the order in which their nodes are named."""
+    return tuple(sorted(replicas, key=lambda replica: nodes.index(replica.id)))
 
 
 def _changed(before: Mapping[str, str], changes: Mapping[str, str | None]) -> Mapping[str, str]:
