@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -23,6 +24,8 @@ from kio.serial import entity_reader
 from kio.static.constants import EntityType
 
 from tidelog.cluster import commands as cmd
+from tidelog.cluster.calls import Call
+from tidelog.cluster.catchup import CatchUp
 from tidelog.cluster.configs import TopicConfig
 from tidelog.cluster.controller import Controller
 from tidelog.cluster.errors import ClusterError, Problem
@@ -107,6 +110,9 @@ class PretendNode:
         self.gone_since_a_moment: set[int] = set()  # of these
         self.hosted: dict[tuple[str, int], PretendPartition] = {}
         self.handovers: list[int] = []
+        self.catch_up = CatchUp(cast(Any, self))
+        self.newest: int | None = None  # version of the state at the leader of group 0
+        self.questions = 0  # how often that was asked for
         self.operated: list[bytes] = []
         self._found(nodes)
 
@@ -164,8 +170,12 @@ class PretendNode:
     def controller_id(self) -> NodeId | None:
         return self.leaders.get(CONTROLLER_GROUP)
 
-    async def ask(self, node: int, _call: int, _payload: bytes, _timeout: float) -> bytes:
-        """Another node is asked to hand leadership over."""
+    async def ask(self, node: int, call: int, _payload: bytes, _timeout: float) -> bytes:
+        """Another node is asked to hand leadership over, or how far the cluster's state has got."""
+        if call == Call.OPERATE:
+            self.questions += 1
+            await asyncio.sleep(0)
+            return json.dumps({"version": self.newest, "leads": self.newest is not None}).encode()
         self.handovers.append(node)
         return b""
 

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.kafka.desk import Desk, versions
+from tests.kafka.desk import PATIENCE, Desk, versions
 
 from tidelog.cluster.leaders import Claim
-from tidelog.kafka import fresh, metadata
+from tidelog.kafka import admin, fresh, metadata
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
 from tidelog.raft.types import GroupId, NodeId
 
@@ -139,25 +139,102 @@ def test_a_partition_that_gets_no_leader_is_waited_for_once(
     assert waits == [["t"]]
 
 
-def test_a_node_that_may_be_behind_waits_once_for_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def follower(tmp_path: Path) -> Desk:
+    """Return a desk in front of a node that may be behind: node 2 leads the cluster."""
     desk = Desk(tmp_path)
-    desk.node.leaders.claim(NodeId(2), Claim(GroupId(0), 2, ()))  # so that this node is behind
-    waits = []
+    desk.node.leaders.claim(NodeId(2), Claim(GroupId(0), 2, ()))
+    return desk
 
-    async def waiting(_: Any, names: Any) -> None:
-        waits.append(list(names))
-        desk.node.controller.elects = True
-        if waits == [["late", "never"]]:
-            await desk.node.controller.create_topic("late", 1, 1, {})
 
-    monkeypatch.setattr(fresh, "catch_up", waiting)
-    late, never = ask(desk, 9, [named("late"), named("never")]).topics
+@pytest.mark.parametrize("asks_before", [False, True])
+def test_a_node_that_is_behind_waits_for_a_name(
+    follower: Desk, monkeypatch: pytest.MonkeyPatch, asks_before: bool
+) -> None:
+    monkeypatch.setattr(admin, "CATCH_UP_S", PATIENCE.total_seconds())
+    node = follower.node
+
+    async def story() -> Any:
+        if asks_before:
+            node.newest = node.state.version
+            absent = await follower.asking(METADATA, 9, topics=[named("late")], **QUIET)
+            assert absent.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+        node.newest = node.state.version + 1
+        asked = asyncio.create_task(follower.asking(METADATA, 9, topics=[named("late")], **QUIET))
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        await node.controller.create_topic("late", 1, 1, {})
+        return await asked
+
+    (late,) = asyncio.run(story()).topics
     assert (late.error_code, late.partitions[0].leader_id) == (ErrorCode.none, 1)
+
+
+def test_a_node_that_knows_all_there_is_does_not_wait_for_a_name(follower: Desk) -> None:
+    follower.node.newest = follower.node.state.version
+
+    async def story() -> None:
+        for _ in range(3):
+            asked = asyncio.create_task(
+                follower.asking(METADATA, 9, topics=[named("never")], **QUIET)
+            )
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert asked.done()
+            assert asked.result().topics[0].error_code is ErrorCode.unknown_topic_or_partition
+
+    asyncio.run(story())
+
+
+def test_a_name_is_given_up_if_the_leader_does_not_say_how_far_it_is(
+    follower: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "CATCH_UP_S", 0.01)
+    (never,) = ask(follower, 9, [named("never")]).topics
     assert never.error_code is ErrorCode.unknown_topic_or_partition
-    ask(desk, 9, [named("never")])
-    assert waits == [["late", "never"], []]
+
+
+def test_those_who_wait_for_names_share_a_question_that_is_young_enough(follower: Desk) -> None:
+    node = follower.node
+    node.newest = node.state.version
+
+    async def story() -> None:
+        asked = []
+        for _ in range(50):
+            asked.append(
+                asyncio.create_task(follower.asking(METADATA, 9, topics=[named("never")], **QUIET))
+            )
+            if len(asked) == 1:
+                while node.questions == 0:
+                    await asyncio.sleep(0)
+        await asyncio.gather(*asked)
+
+    asyncio.run(story())
+    assert node.questions == 2
+
+
+def test_descriptions_of_a_new_topic_wait_for_its_first_leaders(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.node.controller.elects = False
+    desk.create("t")
+
+    async def story() -> Any:
+        asked = asyncio.create_task(
+            desk.asking(
+                DESCRIBE_TOPIC_PARTITIONS,
+                0,
+                topics=[{"name": "t"}],
+                response_partition_limit=10,
+                cursor=None,
+            )
+        )
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        desk.node.lead("t", 0, 1)
+        return await asked
+
+    (topic,) = asyncio.run(story()).topics
+    assert topic.partitions[0].leader_id == 1
 
 
 def test_a_node_that_is_gone_since_a_moment_is_told_of_and_leads_nothing(tmp_path: Path) -> None:

@@ -233,6 +233,18 @@ def test_acknowledgements_wait_for_as_many_replicas_as_asked_for(tmp_path: Path)
     run(story())
 
 
+async def described(by: Broker, name: str) -> Any:
+    """Return what a node says of a topic at once."""
+    answer = await by.ask(
+        METADATA,
+        12,
+        topics=[{"name": name, "topic_id": None}],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    return answer.topics[0]
+
+
 def test_any_node_names_leaders_as_soon_as_topics_and_partitions_are_created(
     tmp_path: Path,
 ) -> None:
@@ -241,14 +253,7 @@ def test_any_node_names_leaders_as_soon_as_topics_and_partitions_are_created(
 
             async def led(partitions: int) -> None:
                 for each in running:
-                    answer = await each.ask(
-                        METADATA,
-                        12,
-                        topics=[{"name": "t", "topic_id": None}],
-                        allow_auto_topic_creation=False,
-                        include_topic_authorized_operations=False,
-                    )
-                    leaders = [part.leader_id for part in answer.topics[0].partitions]
+                    leaders = [part.leader_id for part in (await described(each, "t")).partitions]
                     assert len(leaders) == partitions
                     assert set(leaders) <= {1, 2, 3}
 
@@ -271,5 +276,24 @@ def test_any_node_names_leaders_as_soon_as_topics_and_partitions_are_created(
             )
             assert grown.results[0].error_code == ErrorCode.none
             await led(24)
+
+    run(story())
+
+
+def test_a_node_that_was_asked_for_a_topic_too_early_knows_it_once_it_is_created(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with brokers(tmp_path, 3) as running:
+            for number, creator in enumerate(running * 3):
+                name = f"t{number}"
+                for each in running:
+                    early = await described(each, name)
+                    assert early.error_code is ErrorCode.unknown_topic_or_partition
+                await creator.node.controller.create_topic(name, 1, 3, {})
+                # All at once: what one waits for must not give the others the time they need.
+                for told in await asyncio.gather(*(described(each, name) for each in running)):
+                    assert told.error_code is ErrorCode.none
+                    assert told.partitions[0].leader_id in {1, 2, 3}
 
     run(story())

@@ -36,6 +36,7 @@ from tidelog.cluster.calls import (
     refusal_text,
     stranger,
 )
+from tidelog.cluster.catchup import CatchUp
 from tidelog.cluster.commands import CorruptCommand
 from tidelog.cluster.commands import decode as decode_command
 from tidelog.cluster.comparing import Comparer
@@ -115,6 +116,7 @@ class Node:
         self.leaders = LeaderTable()
         self.controller = Controller(self)
         self.gate = Gate(self)
+        self.catch_up = CatchUp(self)
         self.presence = Presence(self)
         self.hosting = Hosting(self)
         self.steward = Steward(self)

@@ -62,6 +62,7 @@ class Operations:
             "marks": node.comparer.digests.marks,
             "digest": node.comparer.digests.digest,
             "wrong": node.comparer.wrong,
+            "version": self._version,
         }
 
     async def operate(self, payload: bytes) -> bytes:
@@ -218,6 +219,12 @@ class Operations:
 
     def _lost(self) -> Iterator[tuple[GroupId, str]]:
         return ((group, each.why) for group, each in self._node.hosting.lost)
+
+    def _version(self, _: Arguments) -> Answer:
+        """How far the state of the cluster has got here, and whether that is all there is."""
+        node = self._node
+        leads = node.leaders.get(CONTROLLER_GROUP) == node.id
+        return {"version": node.state.version, "leads": leads}
 
     # --- Log ------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ own code and sentence; a refusal of one says nothing of the others.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,9 +12,8 @@ from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from tidelog.cluster.controller import wait_for
 from tidelog.cluster.errors import ClusterError
-from tidelog.cluster.model import CONTROLLER_GROUP, TopicState
+from tidelog.cluster.model import TopicState
 from tidelog.kafka.codec import Malformed
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.errors import Refused, code_of
@@ -36,7 +34,8 @@ DEFAULT_TIMEOUT: Final = timedelta(seconds=30)
 # No request holds its connection longer, whatever it asks for.
 MAX_TIMEOUT: Final = timedelta(minutes=5)
 # How long a node may be behind the controller before a topic that it does not know does not exist.
-# Nodes hear of changes with the next heartbeat, 50 ms later by default.
+# Nodes hear of changes with the next heartbeat, 50 ms later by default. A node that is not behind
+# does not wait, since the controller says so.
 CATCH_UP_S: Final = 0.5
 # Topics that are waited for. It is looked for all of them again with every change.
 MAX_CAUGHT_UP: Final = 1000
@@ -193,18 +192,16 @@ async def catch_up(context: Context, names: Iterable[str]) -> None:
     """Wait a moment for topics that this node has not heard of yet, if others may have.
 
     A client may create a topic at one node and change it at the next at once: Kafka hands every
-    change to its controller, which knows. Here a node decides by what it knows itself, and whoever
-    does not lead group 0 may be a heartbeat behind.
+    change to its controller, which knows. Here a node decides by what it knows itself, and one
+    that does not lead group 0 may be a heartbeat behind.
     """
-    node = context.node
-    unknown = await Turns().each(name for name in names if name not in node.state.topics)
-    if unknown and node.leaders.get(CONTROLLER_GROUP) != node.id:
-        with contextlib.suppress(ClusterError):
-            await wait_for(
-                node.state.on_change,
-                lambda: all(name in node.state.topics for name in unknown[:MAX_CAUGHT_UP]),
-                CATCH_UP_S,
-            )
+    topics = context.node.state.topics
+    unknown = await Turns().each(name for name in names if name not in topics)
+    if unknown:
+        waited_for = unknown[:MAX_CAUGHT_UP]
+        await context.node.catch_up.wait(
+            lambda: all(name in context.node.state.topics for name in waited_for), CATCH_UP_S
+        )
 
 
 def is_internal(name: str, topic: TopicState | None) -> bool:

@@ -1,6 +1,7 @@
 """Metadata and DescribeTopicPartitions: which topics there are, and who leads their partitions."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from tidelog.cluster.configs import ClusterConfig
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import PartitionState, TopicState, check_topic_name
 from tidelog.kafka import view
-from tidelog.kafka.admin import bounded
+from tidelog.kafka.admin import bounded, catch_up
 from tidelog.kafka.codec import Answers
 from tidelog.kafka.creation import ensure_topic
 from tidelog.kafka.dispatch import Context, Disconnect
@@ -35,8 +36,7 @@ class MetadataHandlers:
 
     async def metadata(self, context: Context, request: Any) -> Any:
         if request.topics and not _may_create(context, request):
-            names = [each.name for each in request.topics if each.name]
-            await self._fresh.known(context, names)
+            await catch_up(context, (each.name for each in request.topics if each.name))
         wanted = await _wanted(context, request)
         there = [topic for topic in wanted if isinstance(topic, TopicState)]
         await self._fresh.led(context, there)
@@ -44,7 +44,11 @@ class MetadataHandlers:
 
     async def describe_topic_partitions(self, context: Context, request: Any) -> Any:
         """Describe topics page by page: the cursor of an answer is where the next one goes on."""
-        await self._fresh.known(context, [topic.name for topic in bounded(request.topics)])
+        names = [topic.name for topic in bounded(request.topics)]
+        await catch_up(context, names)
+        topics = context.node.state.topics
+        there = (topics[name] for name in names if name in topics)
+        await self._fresh.led(context, list(islice(there, MAX_DESCRIBED)))
         return await _describe(context, request)
 
 
