@@ -31,11 +31,13 @@ from tidelog.cluster.controller import Controller
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.leaders import Claim, LeaderTable
 from tidelog.cluster.model import CONTROLLER_GROUP, Address
+from tidelog.cluster.operations import Operations
 from tidelog.cluster.partition import ProduceFailed
 from tidelog.cluster.state import ClusterState
 from tidelog.kafka import codec
 from tidelog.kafka.apis import default_table
 from tidelog.kafka.dispatch import Context
+from tidelog.machines import Producers
 from tidelog.raft.types import NodeId
 from tidelog.records import BatchType, internal_batch
 
@@ -81,7 +83,7 @@ class PretendPartition:
         self.bytes = 0
         # What becomes of a deletion: None does it, a failure refuses it, False never answers.
         self.failure: ProduceFailed | bool | None = None
-        self.replica = SimpleNamespace()
+        self.replica = SimpleNamespace(machines=SimpleNamespace(machines=[Producers()]))
 
     @property
     def size(self) -> int:
@@ -113,7 +115,7 @@ class PretendNode:
         self.catch_up = CatchUp(cast(Any, self))
         self.newest: int | None = None  # version of the state at the leader of group 0
         self.questions = 0  # how often that was asked for
-        self.operated: list[bytes] = []
+        self.operations = Operations(cast(Any, self))
         self._found(nodes)
 
     def _found(self, nodes: int) -> None:
@@ -179,10 +181,9 @@ class PretendNode:
         self.handovers.append(node)
         return b""
 
-    async def operate(self, payload: bytes) -> bytes:
+    async def operate(self, payload: bytes | memoryview) -> bytes:
         """Answer the command line."""
-        self.operated.append(payload)
-        return b'{"result":{}}'
+        return await self.operations.operate(payload)
 
 
 class Desk:

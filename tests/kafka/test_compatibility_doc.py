@@ -26,7 +26,7 @@ def apis() -> Iterator[str]:
     yield "|---|---|---|"
     table = default_table()
     table.add_all(handlers(cast(Any, None)))
-    for api in table:
+    for api in table.announced:
         newest = "" if api.max_version == api.min_version else f" - {api.max_version}"
         name = "".join(word.capitalize() for word in api.name.split("_"))
         yield f"| {api.key} | {name} | {api.min_version}{newest} |"

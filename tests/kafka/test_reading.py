@@ -18,12 +18,13 @@ from tests.kafka.desk import build
 
 from tidelog.kafka import codec, primitives, reading
 from tidelog.kafka.apis import default_table
-from tidelog.kafka.codec import Answers, Malformed
+from tidelog.kafka.codec import OPERATIONS, Answers, Malformed
 from tidelog.kafka.ratelimit import BURST, RateLimited
 
 SERVED = [
     (api.key, version)
     for api in default_table()
+    if api.key != OPERATIONS  # JSON, and no message of Kafka's
     for version in range(api.min_version, api.max_version + 1)
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import struct
 import types
@@ -20,6 +21,7 @@ from tidelog.records import Record, build_batch
 
 # Names of what the requests are about: never those of a test's own topics.
 NAMES = ("fuzz", "fuzz-2", "", "x" * 300, "retention.ms", "consumer", "range")
+OPERATIONS = ("status", "log", "drain", "undrain", "decommission", "features")
 BATCH = bytes(build_batch([Record(0, 1_700_000_000_000, b"key", b"value")]).data)
 HUGE = struct.pack(">i", 2**31 - 1)
 HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
@@ -27,7 +29,19 @@ HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
 
 def request(api_key: int, version: int, chance: random.Random) -> bytes:
     """Return the body of a request that can be read."""
+    if api_key == codec.OPERATIONS:
+        return json.dumps(_operation(chance)).encode()
     return codec.encode(_fill(load_request_schema(api_key, version), chance))
+
+
+def _operation(chance: random.Random) -> object:
+    """Return what an operator might ask for, of nodes that are there and of others."""
+    node = chance.choice((1, 1, 2, -1, 10**30, "1", 1.0, True, None, [], {}))
+    topic = chance.choice((*NAMES, None, 7))
+    return {
+        "operation": chance.choice((*OPERATIONS, "node", "", "\ud800")),
+        "arguments": {"node": node, "topic": topic, "partition": chance.choice((0, -1, None, 9))},
+    }
 
 
 def _fill(kind: Any, chance: random.Random) -> Any:

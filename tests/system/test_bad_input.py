@@ -28,6 +28,8 @@ from tests.system.system import System, system, until
 from tests.system.wire import API_VERSIONS, FETCH, METADATA, PRODUCE, Closed, Wire, frame
 
 from tidelog.kafka import codec
+from tidelog.kafka.apis import default_table
+from tidelog.kafka.codec import OPERATIONS
 from tidelog.storage import FileBudget
 
 MIB = 1 << 20
@@ -108,12 +110,19 @@ def closes(node: System, data: bytes) -> bool:
 
 
 def served(node: System) -> dict[int, range]:
-    """Return the versions of every API that the node announces."""
+    """Return the versions of every API: those that the node announces, and those it does not."""
     with node.wire(NODE) as wire:
         answer = wire.ask(API_VERSIONS, 3, client_software_name="test", client_software_version="1")
-    return {
+    announced = {
         int(each.api_key): range(each.min_version, each.max_version + 1) for each in answer.api_keys
     }
+    secret = {
+        api.key: range(api.min_version, api.max_version + 1)
+        for api in default_table()
+        if not api.announced
+    }
+    assert OPERATIONS in secret.keys() - announced.keys()
+    return announced | secret
 
 
 def produce_body(records: bytes, topic: str = "t") -> bytes:

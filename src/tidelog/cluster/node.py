@@ -62,7 +62,7 @@ from tidelog.cluster.jointoken import (
 from tidelog.cluster.leaders import Claim, CorruptClaims, LeaderTable
 from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
-from tidelog.cluster.operations import Operations
+from tidelog.cluster.operations import Operations, Payload
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.presence import Presence
 from tidelog.cluster.release import RELEASE
@@ -186,7 +186,7 @@ class Node:
     def peers(self) -> Iterator[NodeId]:
         return iter(tuple(self._known_peers))
 
-    async def operate(self, payload: bytes) -> bytes:
+    async def operate(self, payload: Payload) -> bytes:
         """Do what an operator asks for; JSON both ways, errors included."""
         return await self.operations.operate(payload)
 

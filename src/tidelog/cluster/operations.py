@@ -11,7 +11,8 @@ Any node answers. What only another node knows is asked of that node.
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.cluster import commands as cmd
@@ -20,7 +21,13 @@ from tidelog.cluster.checks import Checks
 from tidelog.cluster.diskspace import DiskSpace
 from tidelog.cluster.errors import ClusterError, Problem, reason_of
 from tidelog.cluster.majorities import Majorities
-from tidelog.cluster.model import CONTROLLER_GROUP, Member, MemberStatus
+from tidelog.cluster.model import (
+    CONTROLLER_GROUP,
+    Member,
+    MemberStatus,
+    PartitionState,
+    TopicState,
+)
 from tidelog.cluster.partition import Partition
 from tidelog.raft.types import GroupId, NodeId
 
@@ -28,12 +35,17 @@ if TYPE_CHECKING:
     from tidelog.cluster.node import Node
 
 NODE_TIMEOUT_S: Final = 2.0
+# Bytes of a question. Reading it holds up the event loop, and no question needs as much.
+MAX_QUESTION_BYTES: Final = 64 * 1024
+# Partitions that are looked at before others get a turn on the event loop.
+TURN: Final = 100
 MAX_LISTED: Final = 1000  # partitions of one kind in a status
 MAX_GAPS: Final = 64  # of one replica, the newest
 MAX_SEGMENTS: Final = 256
 
 Arguments = Mapping[str, Any]
 Answer = dict[str, Any]
+Payload = bytes | memoryview
 
 
 class Operations:
@@ -42,6 +54,7 @@ class Operations:
         self._disk = DiskSpace(node.config.data)
         self.majorities = Majorities(node, self.ask)
         self.checks = Checks(node, self.ask)
+        self._turns = asyncio.Lock()
         # What fronts report about themselves in a status, by name.
         self.gauges: dict[str, Callable[[], Answer]] = {"comparison": node.comparer.describe}
         # What operators may ask of any node, and what nodes ask each other about themselves.
@@ -65,7 +78,7 @@ class Operations:
             "version": self._version,
         }
 
-    async def operate(self, payload: bytes) -> bytes:
+    async def operate(self, payload: Payload) -> bytes:
         """Answer an operator; whatever is wrong is part of the answer."""
         try:
             name, arguments = _parse(payload)
@@ -107,7 +120,7 @@ class Operations:
         behind: list[str] = []
         moving: list[str] = []
         rebuilding: dict[NodeId, list[str]] = {}
-        for topic, partition in state.partitions():
+        async for topic, partition in self._every_partition():
             name = f"{topic.name}/{partition.index}"
             leadership = node.leaders.leadership(partition.group)
             leader, _epoch = node.leader_of(topic.name, partition.index)
@@ -220,6 +233,24 @@ class Operations:
     def _lost(self) -> Iterator[tuple[GroupId, str]]:
         return ((group, each.why) for group, each in self._node.hosting.lost)
 
+    async def _every_partition(self) -> AsyncIterator[tuple[TopicState, PartitionState]]:
+        """All partitions as they are now, with turns for others on the event loop.
+
+        Those who ask at the same time queue up, so that all of them together take one turn in each
+        iteration of the loop.
+        """
+        # Topics may come and go between two turns.
+        partitions = (
+            (topic, partition)
+            for topic in tuple(self._node.state.topics.values())
+            for partition in topic.partitions
+        )
+        while turn := tuple(islice(partitions, TURN)):
+            for each in turn:
+                yield each
+            async with self._turns:
+                await asyncio.sleep(0)
+
     def _version(self, _: Arguments) -> Answer:
         """How far the state of the cluster has got here, and whether that is all there is."""
         node = self._node
@@ -279,9 +310,9 @@ class Operations:
         if state.member(node).status is not status:
             await self._node.controller.set_member_status(node, status)
         member = state.members.get(node)
-        leads = sum(
-            self._node.leaders.get(partition.group) == node for _, partition in state.partitions()
-        )
+        leads = 0
+        async for _, partition in self._every_partition():
+            leads += self._node.leaders.get(partition.group) == node
         return {
             "node": node,
             "status": "gone" if member is None else member.status.value,
@@ -347,9 +378,15 @@ def describe_replica(partition: Partition) -> Answer:
     }
 
 
-def _parse(payload: bytes) -> tuple[str, Arguments]:
+def _parse(payload: Payload) -> tuple[str, Arguments]:
+    if len(payload) > MAX_QUESTION_BYTES:
+        raise ClusterError(
+            Problem.INVALID_NAME,
+            f"an operation of {len(payload)} bytes is too large: at most {MAX_QUESTION_BYTES} bytes"
+            " of JSON are taken",
+        )
     try:
-        question = json.loads(payload)
+        question = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
         raise ClusterError(Problem.INVALID_NAME, f"an operation is JSON: {error}") from error
     name = question.get("operation") if isinstance(question, dict) else None

@@ -91,7 +91,7 @@ class Api:
 
 
 class Table:
-    """All APIs that a listener serves. Iterating gives those that it announces."""
+    """All APIs that a listener serves. Iterating gives each of them, announced or not."""
 
     def __init__(self) -> None:
         self._apis: dict[int, Api] = {}
@@ -109,6 +109,10 @@ class Table:
     def get(self, key: int) -> Api | None:
         return self._apis.get(key)
 
+    @property
+    def announced(self) -> Iterator[Api]:
+        """What ApiVersions tells of."""
+        return (api for api in self if api.announced)
+
     def __iter__(self) -> Iterator[Api]:
-        announced = (api for api in self._apis.values() if api.announced)
-        return iter(sorted(announced, key=lambda api: api.key))
+        return iter(sorted(self._apis.values(), key=lambda api: api.key))

@@ -9,4 +9,4 @@ from tidelog.kafka.dispatch import Context, RawAnswer
 
 
 async def handle_operation(context: Context, _version: int, body: memoryview) -> RawAnswer:
-    return [await context.node.operate(bytes(body))]
+    return [await context.node.operate(body)]

@@ -37,7 +37,7 @@ def api_versions(table: Table) -> Handler:
         return _answer(
             answers,
             error,
-            table if error is ErrorCode.none else (),
+            table.announced if error is ErrorCode.none else (),
             supported_features=tuple(
                 answers("SupportedFeatureKey", name=name, min_version=level, max_version=level)
                 for name, level in features
