@@ -188,7 +188,7 @@ async def distinct(keys: Sequence[Key]) -> list[Key]:
     return list(found)
 
 
-async def catch_up(context: Context, names: Iterable[str]) -> None:
+async def catch_up(context: Context, names: Iterable[str | None]) -> None:
     """Wait a moment for topics that this node has not heard of yet, if others may have.
 
     A client may create a topic at one node and change it at the next at once: Kafka hands every
@@ -196,7 +196,7 @@ async def catch_up(context: Context, names: Iterable[str]) -> None:
     that does not lead group 0 may be a heartbeat behind.
     """
     topics = context.node.state.topics
-    unknown = await Turns().each(name for name in names if name not in topics)
+    unknown = await Turns().pick(lambda name: name and name not in topics, names)
     if unknown:
         waited_for = unknown[:MAX_CAUGHT_UP]
         await context.node.catch_up.wait(

@@ -18,9 +18,9 @@ What a partition answers, in this order, which is Kafka's:
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -31,8 +31,10 @@ from tidelog.kafka.codec import Buffer
 from tidelog.kafka.dispatch import Context, RawAnswer
 from tidelog.kafka.errors import leader_for
 from tidelog.kafka.fetchform import Asked, Fetched, FetchRequest
+from tidelog.kafka.large import LIGHT_BYTES
 from tidelog.kafka.leadership import current_leader, encode_endpoints
 from tidelog.kafka.sessions import FINAL_EPOCH, FIRST_EPOCH, NO_SESSION, Followed, Session, Sessions
+from tidelog.kafka.turns import TURN, at_once, in_turns
 from tidelog.machines import UnknownOffset
 from tidelog.storage import DamagedLog, LocalError
 
@@ -53,6 +55,18 @@ _NONE: Final = ErrorCode.none
 _ELSEWHERE: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
+# Partitions of a request that is answered without turns for others.
+AT_ONCE: Final = 200
+
+
+class Read(NamedTuple):
+    """What there is for a request at some moment."""
+
+    fetched: list[Fetched]  # of all partitions
+    bytes: int
+    urgent: bool  # it is not to wait for more
+
+
 class Fetcher:
     """The handler of one listener, and the sessions of its clients."""
 
@@ -61,32 +75,56 @@ class Fetcher:
 
     def handle(
         self, context: Context, version: int, body: memoryview
-    ) -> "asyncio.Future[RawAnswer] | RawAnswer":
+    ) -> "Awaitable[RawAnswer] | RawAnswer":
+        if len(body) > LIGHT_BYTES:
+            return self._handle_large(context, version, body)
         request = fetchform.parse(version, body)
-        session: Session | None = None
+        fetch = self._fetch(context, version, request, _named(request))
+        if isinstance(fetch, ErrorCode):
+            return _refusal(version, fetch)
+        return fetch.begin() if fetch.count <= AT_ONCE else fetch.take_turns()
+
+    async def _handle_large(self, context: Context, version: int, body: memoryview) -> RawAnswer:
+        def read() -> tuple[FetchRequest, list[Followed]]:
+            request = fetchform.parse(version, body)
+            return request, _named(request)
+
+        fetch = self._fetch(context, version, *await asyncio.to_thread(read))
+        return (
+            _refusal(version, fetch) if isinstance(fetch, ErrorCode) else await fetch.take_turns()
+        )
+
+    def _fetch(
+        self, context: Context, version: int, request: FetchRequest, named: list[Followed]
+    ) -> "Fetch | ErrorCode":
+        """Find out what a request follows: what it names, or what its session does."""
         if request.session_epoch > FIRST_EPOCH:
-            found = self.sessions.go_on(version, request, context.node.loop.time())
-            if isinstance(found, ErrorCode):
-                return fetchform.encode(
-                    version, found, NO_SESSION, [], committed_only=False, endpoints=b""
-                )
-            session = found
+            session = self.sessions.go_on(version, request, context.node.loop.time())
+            if isinstance(session, ErrorCode):
+                return session
             partitions = session.partitions
             if not partitions:
                 self.sessions.end(session.id)
-            return Fetch(context, version, request, list(partitions.values()), session).begin()
+            return Fetch(context, version, request, list(partitions.values()), session)
         if request.session_id != NO_SESSION:
             self.sessions.end(request.session_id)
-        followed = [
-            Followed(topic.key, topic.name, asked)
-            for topic in request.topics
-            for asked in topic.partitions
-        ]
-        whole = Fetch(context, version, request, followed, None)
+        whole = Fetch(context, version, request, named, None)
         if request.session_epoch != FINAL_EPOCH:
             now = context.node.loop.time()
-            whole.new_session = self.sessions.begin(version, followed, now)
-        return whole.begin()
+            whole.new_session = self.sessions.begin(version, named, now)
+        return whole
+
+
+def _named(request: FetchRequest) -> list[Followed]:
+    return [
+        Followed(topic.key, topic.name, asked)
+        for topic in request.topics
+        for asked in topic.partitions
+    ]
+
+
+def _refusal(version: int, error: ErrorCode) -> list[Buffer]:
+    return fetchform.encode(version, error, NO_SESSION, [], committed_only=False, endpoints=b"")
 
 
 class Fetch:
@@ -109,29 +147,62 @@ class Fetch:
         self._by_id = version >= fetchform.FIRST_WITH_ID
         self._near = request.rack if request.replica_id == fetchform.CONSUMER else ""
         self._future: asyncio.Future[RawAnswer]
+        self._end: Callable[[], None]  # called when the wait is over
         self._timer: asyncio.TimerHandle | None = None
         self._stops: list[Callable[[], None]] = []
         self._bytes = 0  # that a waiting request has seen so far
         self._before: list[Fetched] = []  # what it read when it began to wait
         self._moved: set[int] = set()  # places in that of partitions that moved since
 
-    def begin(self) -> "asyncio.Future[RawAnswer] | RawAnswer":
-        request = self._request
-        fetched, total, urgent = self._read()
-        if urgent or total >= request.min_bytes or request.max_wait_ms <= 0 or not fetched:
-            return self._answer(fetched)
-        loop = self._context.node.loop
-        self._future = loop.create_future()
-        self._future.add_done_callback(self._stop)
-        self._timer = loop.call_later(min(request.max_wait_ms / 1000, MAX_WAIT_S), self._finish)
-        self._bytes = total
-        self._before = fetched
-        self._watch(fetched)
+    @property
+    def count(self) -> int:
+        """How many partitions are read."""
+        return len(self._followed)
+
+    def begin(self) -> Awaitable[RawAnswer] | RawAnswer:
+        """Answer at once, or promise to; for a request that follows few partitions."""
+        read = at_once(self._read())
+        if self._is_enough(read):
+            return self._encode(at_once(self._tell(read.fetched)))
+        self._begin_to_wait(read, self._finish)
+        at_once(self._watch(read.fetched))
         return self._future
+
+    async def take_turns(self) -> RawAnswer:
+        """Answer a request that follows many partitions, in turns with everybody else."""
+        read = await in_turns(self._read())
+        if not self._is_enough(read):
+            self._begin_to_wait(read, self._end_waiting)
+            try:
+                await in_turns(self._watch(read.fetched))
+                await self._future
+            finally:
+                self._stop(self._future)
+            read = await in_turns(self._read())
+        return await asyncio.to_thread(self._encode, await in_turns(self._tell(read.fetched)))
+
+    def _is_enough(self, read: "Read") -> bool:
+        """Whether the client wants an answer with no more than that."""
+        request = self._request
+        return (
+            read.urgent
+            or read.bytes >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or not read.fetched
+        )
 
     # --- Waiting ----------------------------------------------------------------------------------
 
-    def _watch(self, fetched: list[Fetched]) -> None:
+    def _begin_to_wait(self, read: "Read", end: Callable[[], None]) -> None:
+        loop = self._context.node.loop
+        self._end = end
+        self._future = loop.create_future()
+        self._future.add_done_callback(self._stop)
+        self._timer = loop.call_later(min(self._request.max_wait_ms / 1000, MAX_WAIT_S), end)
+        self._bytes = read.bytes
+        self._before = read.fetched
+
+    def _watch(self, fetched: list[Fetched]) -> Generator[None, None, None]:
         node = self._context.node
         for place, (followed, now) in enumerate(zip(self._followed, fetched, strict=True)):
             partition = node.partition(self._name(followed) or "", followed.asked.partition)
@@ -139,13 +210,17 @@ class Fetch:
                 seen = max(followed.asked.offset, now.high_watermark)
                 waiting = _Waiting(self, place, partition, seen)
                 self._stops.append(partition.watch(waiting.look))
+                if partition.high_watermark > seen:
+                    waiting.look()  # it moved since it was read, in the turn of another
+            if place % TURN == TURN - 1:
+                yield
 
     def grew(self, place: int, count: int) -> None:
         """One of the partitions has so many bytes more to show."""
         self._moved.add(place)
         self._bytes += count
         if self._bytes >= self._request.min_bytes:
-            self._finish()
+            self._end()
 
     @property
     def wants_bytes(self) -> bool:
@@ -155,17 +230,22 @@ class Fetch:
     def end_waiting(self, place: int) -> None:
         """One of the partitions has something to say."""
         self._moved.add(place)
-        self._finish()
+        self._end()
 
     def _finish(self) -> None:
         if self._future.done():
             return
         self._stop(self._future)
         try:
-            fetched, _, _ = self._read()
-            self._future.set_result(self._answer(fetched))
+            read = at_once(self._read())
+            self._future.set_result(self._encode(at_once(self._tell(read.fetched))))
         except Exception as error:  # noqa: BLE001  # called by a partition, which must not suffer
             self._future.set_exception(error)
+
+    def _end_waiting(self) -> None:
+        """Let the one who takes turns go on."""
+        if not self._future.done():
+            self._future.set_result(None)
 
     def _stop(self, _: object) -> None:
         if self._timer is not None:
@@ -177,8 +257,8 @@ class Fetch:
 
     # --- Reading ----------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[Fetched], int, bool]:
-        """Read what there is now: all partitions, the bytes, whether not to wait for more.
+    def _read(self) -> "Generator[None, None, Read]":
+        """Read what there is now; stops after every turn.
 
         A request that waited reads what moved meanwhile; the rest is as it was.
         """
@@ -200,7 +280,9 @@ class Fetch:
                 or fetched.preferred >= 0
                 or fetched.diverging is not None
             )
-        return all_fetched, total, urgent
+            if place % TURN == TURN - 1:
+                yield
+        return Read(all_fetched, total, urgent)
 
     def _read_one(self, followed: Followed, left: int, first: bool) -> Fetched:
         asked = followed.asked
@@ -284,22 +366,23 @@ class Fetch:
 
     # --- Answering --------------------------------------------------------------------------------
 
-    def _answer(self, fetched: list[Fetched]) -> list[Buffer]:
-        told: Iterable[tuple[Followed, Fetched]] = zip(self._followed, fetched, strict=True)
-        session = self._session
-        if session is not None:
-            told = [pair for pair in told if session.news(*pair)]
-        elif self.new_session is not None:
-            told = list(told)
-            for pair in told:
-                self.new_session.news(*pair)
+    def _tell(self, fetched: list[Fetched]) -> Generator[None, None, dict[bytes, list[Fetched]]]:
+        """Choose what the client is told, by topic: in a session, that is what is news to it."""
         topics: dict[bytes, list[Fetched]] = {}
-        leaders: set[int] = set()
-        for followed, each in told:
-            topics.setdefault(followed.key, []).append(each)
-            if each.leader is not None:
-                leaders.add(each.leader[0])
-        session = session or self.new_session
+        for place, (followed, each) in enumerate(zip(self._followed, fetched, strict=True)):
+            if self.new_session is not None:
+                self.new_session.news(followed, each)
+            if self._session is None or self._session.news(followed, each):
+                topics.setdefault(followed.key, []).append(each)
+            if place % TURN == TURN - 1:
+                yield
+        return topics
+
+    def _encode(self, topics: dict[bytes, list[Fetched]]) -> list[Buffer]:
+        leaders = {
+            each.leader[0] for told in topics.values() for each in told if each.leader is not None
+        }
+        session = self._session or self.new_session
         return fetchform.encode(
             self._version,
             _NONE,

@@ -43,7 +43,7 @@ FIRST_WITH_ID: Final = 13
 _FIRST_WITH_REPLICA_TAG: Final = 15
 FIRST_WITH_ENDPOINTS: Final = 16
 CONSUMER: Final = -1
-# Of one request. Each costs a lookup and an answer.
+# Of one request. Each costs a lookup and an answer. A topic without partitions counts as one.
 MAX_PARTITIONS: Final = 100_000
 
 _LIMITS: Final = struct.Struct(">iiib")  # longest wait, fewest bytes, most bytes, isolation level
@@ -177,7 +177,7 @@ def _read_topics(
     for _ in range(count):
         key, name, position = _read_topic(version, flexible, body, position)
         number, position = read_count(body, position, flexible, asked.size)
-        left -= number
+        left -= max(1, number)
         if left < 0:
             raise Malformed(f"more than {MAX_PARTITIONS} partitions")
         partitions: list[Asked] = []
@@ -208,7 +208,7 @@ def _read_forgotten(
     for _ in range(count):
         key, _, position = _read_topic(version, flexible, body, position)
         number, position = read_count(body, position, flexible, 4)
-        left -= number
+        left -= max(1, number)
         if left < 0:
             raise Malformed(f"more than {MAX_PARTITIONS} partitions to forget")
         indexes = [INT32.unpack_from(body, position + 4 * each)[0] for each in range(number)]

@@ -8,7 +8,7 @@ node is behind the controller, and once for each partition that never had a lead
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from tidelog.cluster.model import TopicState
@@ -27,15 +27,18 @@ class Fresh:
     def __init__(self) -> None:
         self._leaderless: dict[GroupId, float] = {}  # group: when it was asked for first
 
-    async def led(self, context: Context, topics: Sequence[TopicState]) -> None:
-        """Wait a moment for the first leaders of partitions."""
+    async def led(self, context: Context, topics: Iterable[object]) -> None:
+        """Wait a moment for the first leaders of partitions, of what is a topic among these."""
         now = asyncio.get_running_loop().time()
         has_led = context.node.leaders.has_led
         waiting: list[TopicState] = []
         last = 0.0
         turns = Turns()
         for topic in topics:
-            await turns.done(1 + len(topic.partitions) // TURN)
+            await turns.done()
+            if not isinstance(topic, TopicState):
+                continue
+            await turns.done(len(topic.partitions) // TURN)
             new = [each.group for each in topic.partitions if not has_led(each.group)]
             asked = [self._leaderless.setdefault(group, now) for group in new]
             if asked and max(asked) > now - LEADERS_TIMEOUT:

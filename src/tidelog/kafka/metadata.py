@@ -36,10 +36,9 @@ class MetadataHandlers:
 
     async def metadata(self, context: Context, request: Any) -> Any:
         if request.topics and not _may_create(context, request):
-            await catch_up(context, (each.name for each in request.topics if each.name))
+            await catch_up(context, (each.name for each in request.topics))
         wanted = await _wanted(context, request)
-        there = [topic for topic in wanted if isinstance(topic, TopicState)]
-        await self._fresh.led(context, there)
+        await self._fresh.led(context, wanted)
         return await _metadata(context, request, wanted)
 
     async def describe_topic_partitions(self, context: Context, request: Any) -> Any:

@@ -8,7 +8,7 @@ which is while this one waits for its followers.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -22,7 +22,8 @@ from tidelog.kafka.errors import Refused, leader_for
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
 from tidelog.kafka.inspection import ALLOWANCE, Allowance, FaultyRecords, Partly, Rules, inspect
 from tidelog.kafka.leadership import current_leader, encode_endpoints
-from tidelog.kafka.produceform import ProduceRequest, TopicToWrite, Written
+from tidelog.kafka.produceform import ManyPartitions, ProduceRequest, TopicToWrite, Written
+from tidelog.kafka.turns import Turns
 from tidelog.raft.events import Refusal
 from tidelog.raft.types import Level
 from tidelog.records import Batch, TimestampType
@@ -37,6 +38,12 @@ _ALL: Final = -1
 # Clients that ask for longer than this have given up themselves before.
 MAX_TIMEOUT_S: Final = 300.0
 _FIRST_WITH_ZSTD: Final = 7
+# Partitions of a request that is read and written at once. Producers send what they have for one
+# node, so nearly every request is one.
+AT_ONCE: Final = 100
+# What an append costs, as `Turns` count it, and how many bytes of it cost one more.
+WRITE_COST: Final = 10
+_BYTES_A_COST: Final = 16 * 1024
 _NONE: Final = ErrorCode.none
 _NOT_HERE: Final = ErrorCode.not_leader_or_follower
 
@@ -64,7 +71,25 @@ def handle_produce(
     context: Context, version: int, body: memoryview
 ) -> "asyncio.Future[RawAnswer] | RawAnswer | Deferred":
     """Write what a client sends; raises `Malformed`, or `Disconnect` where nobody can be told."""
-    request = produceform.parse(version, body)
+    try:
+        request = produceform.parse(version, body, AT_ONCE)
+    except ManyPartitions:
+        return _deferred(context, version, body)
+    pending, parts = _open(context, version, request)
+    allowance = Allowance(ALLOWANCE)
+    try:
+        for part in parts:
+            part.find(pending, request)
+            part.inspect(allowance)
+    except Partly:
+        return _deferred(context, version, body)
+    for part in parts:
+        part.write(pending, request)
+    return pending.started()
+
+
+def _open(context: Context, version: int, request: ProduceRequest) -> "tuple[Pending, list[Part]]":
+    """Lay out the answer, and return it with what there is to be written."""
     pending = Pending(context, version, request.acks)
     parts: list[Part] = []
     for topic in request.topics:
@@ -78,44 +103,37 @@ def handle_produce(
                 result.error = ErrorCode.unknown_topic_id
             else:
                 parts.append(Part(name, result, records))
+    return pending, parts
 
-    def write() -> "asyncio.Future[RawAnswer] | RawAnswer":
-        for part in parts:
-            why = part.why
-            if why is None:
-                try:
-                    _write(pending, request, part)
-                except Refused as refused:
-                    why = Why.of(refused)
-            if why is not None:
-                part.result.faulty = why.records
-                pending.fail(part.topic, part.result, why.code, why.message)
-        return pending.started()
 
-    allowance = Allowance(ALLOWANCE)
-    try:
+def _deferred(context: Context, version: int, body: memoryview) -> Deferred:
+    """Write a request that is much work: read on a thread, and written in turns with others."""
+    opened: list[Pending] = []
+
+    async def ready() -> None:
+        request = await asyncio.to_thread(produceform.parse, version, body)
+        pending, parts = await asyncio.to_thread(_open, context, version, request)
+        opened.append(pending)
+        turns = Turns()
         for part in parts:
             part.find(pending, request)
-            part.inspect(allowance)
-    except Partly:
-        return Deferred(_inspect_elsewhere(pending, request, parts), write)
-    return write()
+            await turns.done()
 
+        def inspect_all() -> None:
+            for part in parts:
+                part.inspect(None)
 
-async def _inspect_elsewhere(
-    pending: "Pending", request: ProduceRequest, parts: "list[Part]"
-) -> None:
-    """Inspect all parts on a thread; then look again who leads, which may be another by now."""
-    for part in parts:
-        part.find(pending, request)
-
-    def inspect_all() -> None:
+        await asyncio.to_thread(inspect_all)
         for part in parts:
-            part.inspect(None)
+            # Who leads is looked up again: it may be another by now.
+            part.find(pending, request)
+            part.write(pending, request)
+            await turns.done(WRITE_COST + part.size // _BYTES_A_COST)
 
-    await asyncio.to_thread(inspect_all)
-    for part in parts:
-        part.find(pending, request)
+    def resume() -> Awaitable[RawAnswer]:
+        return opened[0].started_many()
+
+    return Deferred(ready(), resume)
 
 
 def _name_of(context: Context, topic: TopicToWrite) -> str | None:
@@ -161,6 +179,23 @@ class Part:
         # Without either, this node came to lead while other records were inspected.
         return Why(_NOT_HERE, None) if self.found is None or self.inspected is None else None
 
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+        return 0 if self.records is None else len(self.records)
+
+    def write(self, pending: "Pending", request: ProduceRequest) -> None:
+        """Append the batch, or note why not."""
+        why = self.why
+        if why is None:
+            try:
+                _write(pending, request, self)
+            except Refused as refused:
+                why = Why.of(refused)
+        if why is not None:
+            self.result.faulty = why.records
+            pending.fail(self.topic, self.result, why.code, why.message)
+
     def find(self, pending: "Pending", request: ProduceRequest) -> None:
         """Look up the partition and what its topic demands."""
         if self.topic == GROUPS_TOPIC:
@@ -196,12 +231,21 @@ class Part:
 class Pending:
     """A request whose batches are on their way."""
 
-    __slots__ = ("_context", "_future", "_left", "_version", "acks", "topics")
+    __slots__ = (
+        "_answers_elsewhere",
+        "_context",
+        "_future",
+        "_left",
+        "_version",
+        "acks",
+        "topics",
+    )
 
     def __init__(self, context: Context, version: int, acks: int) -> None:
         self._context = context
         self._version = version
         self._future: asyncio.Future[RawAnswer] | None = None
+        self._answers_elsewhere = False  # the future only says that all is done
         self._left = 1  # partitions that are not answered yet, and one until all were started
         self.acks = acks
         self.topics: list[tuple[bytes, list[Written]]] = []
@@ -230,7 +274,7 @@ class Pending:
                 self.fail(partition.topic, result, code, outcome.why.value)
             self._left -= 1
             if not self._left and self._future is not None and not self._future.done():
-                self._future.set_result(self._answer())
+                self._future.set_result(None if self._answers_elsewhere else self._answer())
 
         return done
 
@@ -244,16 +288,32 @@ class Pending:
         """All batches are in the log or refused: return the answer, or the promise of one."""
         self._left -= 1
         if self.acks == 0:
-            errors = [each for _, written in self.topics for each in written if each.error != _NONE]
-            if errors:
-                # Nobody waits for an answer. A broken connection is the only way to make the client
-                # look for the leader elsewhere.
-                raise Disconnect(f"an unacknowledged write failed: {errors[0].error.name}")
+            self._check_unacknowledged()
             return None
         if not self._left:
             return self._answer()
         self._future = self._context.node.loop.create_future()
         return self._future
+
+    async def started_many(self) -> RawAnswer:
+        """Do the same for a request whose answer takes long to write: that is done on a thread."""
+        self._left -= 1
+        if self.acks == 0:
+            self._check_unacknowledged()
+            return None
+        if self._left:
+            self._answers_elsewhere = True
+            self._future = self._context.node.loop.create_future()
+            await self._future
+        return await asyncio.to_thread(self._answer)
+
+    def _check_unacknowledged(self) -> None:
+        errors = (each for _, written in self.topics for each in written if each.error != _NONE)
+        first = next(errors, None)
+        if first is not None:
+            # Nobody waits for an answer. A broken connection is the only way to make the client
+            # look for the leader elsewhere.
+            raise Disconnect(f"an unacknowledged write failed: {first.error.name}")
 
     def _answer(self) -> list[Buffer]:
         endpoints = b""

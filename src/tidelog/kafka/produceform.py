@@ -36,7 +36,7 @@ FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_LEADER: Final = 10
 FIRST_WITH_ID: Final = 13
 # Of one request. A partition without records takes six bytes, so the size of a request alone would
-# allow millions, each with an answer.
+# allow millions, each with an answer. A topic without partitions counts as one.
 MAX_PARTITIONS: Final = 100_000
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
@@ -77,24 +77,28 @@ class Written:
         self.leader: tuple[int, int] | None = None  # node and epoch, if it is elsewhere
 
 
-def parse(version: int, body: memoryview) -> ProduceRequest:
-    """Read a request; raises `Malformed`."""
+class ManyPartitions(Exception):
+    """A request names more partitions than it may if it is to be read at once."""
+
+
+def parse(version: int, body: memoryview, most: int = MAX_PARTITIONS) -> ProduceRequest:
+    """Read a request; raises `Malformed`, or `ManyPartitions` if there are more than `most`."""
     try:
-        return _parse(version, body)
+        return _parse(version, body, most)
     except (struct.error, IndexError):
         raise Malformed("the request ends too early") from None
     except UnicodeDecodeError:
         raise Malformed("a name that is not UTF-8") from None
 
 
-def _parse(version: int, body: memoryview) -> ProduceRequest:
+def _parse(version: int, body: memoryview, most: int) -> ProduceRequest:
     flexible = version >= FIRST_FLEXIBLE
     transactional_id, position = read_string(body, 0, flexible)
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(body, position)
     position += _ACKS_AND_TIMEOUT.size
     count, position = read_count(body, position, flexible, 3)
     topics: list[TopicToWrite] = []
-    left = MAX_PARTITIONS
+    left = most
     for _ in range(count):
         start = position
         name = ""
@@ -104,8 +108,10 @@ def _parse(version: int, body: memoryview) -> ProduceRequest:
             name, position = read_name(body, position, flexible)
         key = bytes(body[start:position])
         partition_count, position = read_count(body, position, flexible, 6)
-        left -= partition_count
+        left -= max(1, partition_count)
         if left < 0:
+            if most < MAX_PARTITIONS:
+                raise ManyPartitions
             raise Malformed(f"more than {MAX_PARTITIONS} partitions")
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):

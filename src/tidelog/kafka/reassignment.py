@@ -109,16 +109,18 @@ async def _wanted(
         topics = sorted(context.node.state.topics.items())
         return ((topic, partition) for _, topic in topics for partition in topic.partitions)
     places = await distinct(await bounded_parts(asked, parts="partition_indexes"))
-    return _existing(context, places)
 
+    def exists(place: tuple[str, int]) -> bool:
+        topic = context.node.state.topics.get(place[0])
+        return topic is not None and 0 <= place[1] < len(topic.partitions)
 
-def _existing(
-    context: Context, places: Iterable[tuple[str, int]]
-) -> Iterator[tuple[TopicState, PartitionState]]:
-    for name, index in places:
-        topic = context.node.state.topics.get(name)
-        if topic is not None and 0 <= index < len(topic.partitions):
-            yield topic, topic.partitions[index]
+    existing = await Turns().pick(exists, places)
+    topics = context.node.state.topics
+    return (
+        (topic, topic.partitions[index])
+        for name, index in existing
+        if (topic := topics.get(name)) is not None and index < len(topic.partitions)
+    )
 
 
 def _ongoing(answers: Answers, partition: PartitionState) -> Any:

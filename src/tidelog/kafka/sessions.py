@@ -15,7 +15,7 @@ everything again.
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +33,8 @@ KEEP_S: Final = 120.0
 # Over all sessions, at about 400 bytes each: 80 MB if clients make use of all of it.
 MAX_PARTITIONS: Final = 200_000
 MAX_PARTITIONS_EACH: Final = 20_000
+# Partitions that a request may add, change or take away; a client that has more begins anew.
+MAX_CHANGES: Final = 5_000
 
 Place = tuple[bytes, int]  # what names a topic in requests of this session, and a partition of it
 
@@ -85,8 +87,10 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, version: int, followed: Iterable[Followed], now: float) -> Session | None:
+    def begin(self, version: int, followed: Sequence[Followed], now: float) -> Session | None:
         """Begin a session with these partitions; None if there is no room for it."""
+        if len(followed) > MAX_PARTITIONS_EACH:
+            return None
         partitions = OrderedDict(((each.key, each.asked.partition), each) for each in followed)
         if not partitions or not self._make_room(len(partitions), now):
             return None
@@ -103,6 +107,9 @@ class Sessions:
             return ErrorCode.fetch_session_id_not_found
         if request.session_epoch != session.epoch or session.version != version:
             return ErrorCode.invalid_fetch_session_epoch
+        if _changes(request) > MAX_CHANGES:
+            self.end(session.id)
+            return ErrorCode.fetch_session_id_not_found
         before = len(session.partitions)
         for key, indexes in request.forgotten:
             for index in indexes:
@@ -131,8 +138,6 @@ class Sessions:
             self._partitions -= len(session.partitions)
 
     def _make_room(self, partitions: int, now: float) -> bool:
-        if partitions > MAX_PARTITIONS_EACH:
-            return False
         while len(self._sessions) >= MAX_SESSIONS or self._partitions + partitions > MAX_PARTITIONS:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.used < KEEP_S:
@@ -146,3 +151,12 @@ class Sessions:
             session_id = random.randrange(1, 2**31)
             if session_id not in self._sessions:
                 return session_id
+
+
+def _changes(request: FetchRequest) -> int:
+    """How many partitions a request names; at least how many, if they are too many."""
+    topics = len(request.topics) + len(request.forgotten)
+    if topics > MAX_CHANGES:
+        return topics
+    named = sum(len(topic.partitions) for topic in request.topics)
+    return named + sum(len(indexes) for _, indexes in request.forgotten)

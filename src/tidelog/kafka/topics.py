@@ -63,7 +63,7 @@ async def handle_create_topics(context: Context, request: Any) -> Any:
     return answers(
         "CreateTopicsResponse",
         throttle_time=NO_THROTTLE,
-        topics=tuple(result for result, _ in results),
+        topics=tuple([result for result, _ in results]),
     )
 
 
@@ -199,7 +199,7 @@ async def handle_delete_topics(context: Context, request: Any) -> Any:
         asked = [(name, None) for name in bounded(request.topic_names)]
     else:
         asked = [(topic.name, topic.topic_id) for topic in bounded(request.topics)]
-    await catch_up(context, (name for name, _ in asked if name is not None))
+    await catch_up(context, (name for name, _ in asked))
     _, twice = await once(asked, lambda each: _meant(context, *each))
 
     async def work(asked: tuple[str | None, UUID | None]) -> Any:
@@ -276,7 +276,7 @@ async def handle_create_partitions(context: Context, request: Any) -> Any:
     return answers(
         "CreatePartitionsResponse",
         throttle_time=NO_THROTTLE,
-        results=tuple(result for result, _ in results),
+        results=tuple([result for result, _ in results]),
     )
 
 

@@ -8,7 +8,7 @@ more than a turn at a time.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -62,20 +62,54 @@ async def turn() -> None:
     await queue.turn()
 
 
+def at_once(steps: Generator[None, None, _T]) -> _T:
+    """Do work that stops after every turn, without any turn for others."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+
+async def in_turns(steps: Generator[None, None, _T]) -> _T:
+    """Do the same, and let the others have the loop wherever it stops."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        await turn()
+
+
 class Turns:
     """Counts the work of one request. Things that are more work than others have a higher cost."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "_next")
 
     def __init__(self) -> None:
         self._left = TURN
+        self._next: asyncio.Event | None = None  # set when the next turn has come
 
     async def done(self, cost: int = 1) -> None:
-        """Some work was done: let the others have the loop if that was enough."""
+        """Some work was done: let the others have the loop if that was enough.
+
+        Where several tasks share the work of a request, all of them together have one turn.
+        """
         self._left -= cost
-        if self._left <= 0:
-            self._left = TURN
-            await turn()
+        while self._left <= 0:
+            if self._next is not None:
+                await self._next.wait()
+                continue
+            self._next = come = asyncio.Event()
+            try:
+                await turn()
+            finally:
+                self._left = TURN
+                self._next = None
+                come.set()
+            return
 
     async def map(self, work: Callable[[_T], _A], items: Iterable[_T]) -> tuple[_A, ...]:
         """Do the work for each thing; return what came of it."""
@@ -97,6 +131,18 @@ class Turns:
             results.append(await work(item))
             await self.done()
         return tuple(results)
+
+    async def pick(self, wanted: Callable[[_T], object], items: Iterable[_T]) -> list[_T]:
+        """Return those things that are wanted; the others are looked at as well."""
+        found = []
+        for item in items:
+            if wanted(item):
+                found.append(item)
+            self._left -= 1
+            if self._left <= 0:
+                self._left = TURN
+                await turn()
+        return found
 
     async def each(self, items: Iterable[_T]) -> list[_T]:
         """Take things from where they are made, one by one."""

@@ -1,7 +1,7 @@
 """What tools ask about groups, and where to find them: FindCoordinator, List, Describe, Delete."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from tidelog.cluster.errors import ClusterError
 from tidelog.cluster.model import TopicState
 from tidelog.kafka import view
-from tidelog.kafka.codec import Answers
+from tidelog.kafka.codec import Answers, Malformed
 from tidelog.kafka.creation import ensure_groups_topic
 from tidelog.kafka.dispatch import Context
 from tidelog.kafka.groups.classic_types import ClassicView, State
@@ -33,6 +33,8 @@ GROUP_OPERATIONS: Final = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 # How long the client that causes the internal topic to be created is kept waiting for its leaders.
 FIRST_LEADER_S: Final = 2.0
 _LOOK_AGAIN_S: Final = 0.02
+# States, or types, that a list may be limited to: several times as many as there are.
+MAX_FILTERS: Final = 100
 _CONSUMER_MEMBER: Final = 1  # as opposed to a member that speaks the classic protocol
 # From these versions on ...
 _FIND_MANY: Final = 4
@@ -96,8 +98,8 @@ class AdminHandlers:
 
     async def list(self, _context: Context, request: Any) -> Any:
         answers = Answers.to(request)
-        states = {state.lower() for state in getattr(request, "states_filter", ())}
-        types = {kind.lower() for kind in getattr(request, "types_filter", ())}
+        states = _lowered(getattr(request, "states_filter", ()))
+        types = _lowered(getattr(request, "types_filter", ()))
         error = ErrorCode.none
         turns = Turns()
         listed: list[Any] = []
@@ -205,6 +207,13 @@ def _leader(context: Context, topic: TopicState, group: str) -> int | None:
     if leader is None or leader not in node.state.members:
         return None
     return leader if leader == node.id or node.is_alive(leader) else None
+
+
+def _lowered(names: Sequence[str]) -> frozenset[str]:
+    """Return what is to be listed, of states or of types; there are a few of either."""
+    if len(names) > MAX_FILTERS:
+        raise Malformed(f"{len(names)} states or types of groups: at most {MAX_FILTERS}")
+    return frozenset(name.lower() for name in names)
 
 
 async def _first_leader(context: Context, topic: TopicState, group: str) -> int | None:

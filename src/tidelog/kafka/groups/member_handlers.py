@@ -24,7 +24,7 @@ MAX_CLIENT_ID: Final = 200
 # with, which are one or two.
 MAX_PROTOCOLS: Final = 100
 # Topics and partitions that one heartbeat of the new protocol may name.
-MAX_NAMED: Final = 20_000
+MAX_NAMED: Final = 10_000
 # From these versions on ...
 _JOIN_WITH_ID: Final = 4  # a member is told its id before it joins (KIP-394)
 _JOIN_NULL_PROTOCOL: Final = 7  # there may be no protocol in the answer to a join
@@ -209,10 +209,11 @@ class MemberHandlers:
 
 def _check_size(beat: Any) -> None:
     """Raise unless a heartbeat names no more than one step of the coordinator takes."""
-    named = len(beat.subscribed_topic_names or ()) + sum(
-        1 + len(topic.partitions) for topic in (beat.topic_partitions or ())[:MAX_NAMED]
-    )
-    if named > MAX_NAMED or len(beat.topic_partitions or ()) > MAX_NAMED:
+    topics = beat.topic_partitions or ()
+    named = len(beat.subscribed_topic_names or ()) + len(topics)
+    if named <= MAX_NAMED:
+        named += sum([len(topic.partitions) for topic in topics])
+    if named > MAX_NAMED:
         raise Unavailable(ErrorCode.invalid_request)
 
 

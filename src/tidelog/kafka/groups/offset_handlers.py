@@ -6,6 +6,7 @@ they have names throughout, since that is how the log keeps them.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -48,7 +49,7 @@ class OffsetHandlers:
     async def commit(self, context: Context, request: Any) -> Any:
         turns = Turns()
         names = await turns.map(lambda topic: _name(context, request, topic), request.topics)
-        known = await turns.each(_offsets(request, names))
+        known = await _offsets(request, names, turns)
         errors = await self._commit(request, known)
         return await _committed(request, names, errors, turns)
 
@@ -124,7 +125,7 @@ class OffsetHandlers:
         fetch = Fetch(getattr(group, "member_id", None), getattr(group, "member_epoch", -1), None)
         steps: Sequence[Fetch] = (fetch,)
         if group.topics is not None:
-            wanted = await turns.each(_wanted(context, request, group.topics))
+            wanted = await _wanted(context, request, group.topics, turns)
             steps = [replace(fetch, wanted=tuple(part)) for part in _in_steps(wanted)]
         offsets: list[tuple[str, int, OffsetValue | None]] = []
         try:
@@ -200,25 +201,43 @@ def _in_steps(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
     return (items[start : start + STEP] for start in range(0, max(1, len(items)), STEP))
 
 
-def _offsets(request: Any, names: Sequence[str | None]) -> Iterator[CommittedOffset]:
+async def _offsets(
+    request: Any, names: Sequence[str | None], turns: Turns
+) -> list[CommittedOffset]:
     """The offsets of a commit whose topics exist."""
+    offsets: list[CommittedOffset] = []
     for name, topic in zip(names, request.topics, strict=True):
-        for one in topic.partitions if name is not None else ():
-            yield CommittedOffset(
-                name or "",
-                one.partition_index,
-                one.committed_offset,
-                getattr(one, "committed_leader_epoch", NO_EPOCH),
-                one.committed_metadata or "",
-            )
+        await turns.done()
+        if name is not None:
+            offsets += await turns.map(partial(_offset, name), topic.partitions)
+    return offsets
 
 
-def _wanted(context: Context, request: Any, topics: Iterable[Any]) -> Iterator[tuple[str, int]]:
+def _offset(name: str, one: Any) -> CommittedOffset:
+    return CommittedOffset(
+        name,
+        one.partition_index,
+        one.committed_offset,
+        getattr(one, "committed_leader_epoch", NO_EPOCH),
+        one.committed_metadata or "",
+    )
+
+
+async def _wanted(
+    context: Context, request: Any, topics: Iterable[Any], turns: Turns
+) -> list[tuple[str, int]]:
     """The partitions that a request asks about, of topics whose names are known."""
+    wanted: list[tuple[str, int]] = []
     for topic in topics:
+        await turns.done()
         name = _name_of(context, request, topic)
-        for partition in topic.partition_indexes if name is not None else ():
-            yield name or "", partition
+        if name is not None:
+            wanted += await turns.map(partial(_place, name), topic.partition_indexes)
+    return wanted
+
+
+def _place(name: str, partition: int) -> tuple[str, int]:
+    return name, partition
 
 
 def _name_of(context: Context, request: Any, topic: Any) -> str | None:
