@@ -40,6 +40,22 @@ def test_a_record_is_compacted_when_its_longest_wait_is_over(tmp_path: Path) -> 
     run(story())
 
 
+def test_a_topic_tells_its_log_how_long_a_record_stays_at_least(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with broker(tmp_path) as node:
+            settings = {"cleanup_policy": "compact", "max_compaction_lag_ms": "3600000"}
+            await node.create("kept", 1, **settings, min_compaction_lag_ms="3600000")
+            config = node.partition("kept").replica.log.config
+            assert config.min_compaction_lag_ms == 3_600_000
+            await node.node.controller.set_topic_config("kept", {"min.compaction.lag.ms": "0"})
+            await until(
+                lambda: node.partition("kept").replica.log.config.min_compaction_lag_ms is None,
+                "the change",
+            )
+
+    run(story())
+
+
 def test_a_mirrored_compacted_topic_can_be_created(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker(tmp_path) as node:

@@ -55,7 +55,7 @@ def test_operators_ask_a_live_node_and_clients_of_kafka_are_not_told(tmp_path: P
 
 # None of these is the id of a node of a cluster of three.
 ABSENT = (0, 4, 99, -1, 2**31, 2**64, 10**4000)
-NOT_A_NUMBER = ("1", "", 1.0, 1e300, True, None, [], [1], {}, {"id": 1})
+NOT_A_NUMBER: tuple[object, ...] = ("1", "", 1.0, 1e300, True, None, [], [1], {}, {"id": 1})
 
 
 MANY = 2_000  # partitions
@@ -130,7 +130,7 @@ def hostile() -> Iterator[bytes]:
     yield from (b"", b"\x00", b"\xff\xfe", b"{", b"[]", b"null", b"7", b"NaN", b'"status"')
     yield from (b"[" * 30_000, b'{"a":' * 10_000, b"[" * 30_000 + b"]" * 30_000, b"9" * 60_000)
     yield json.dumps({"operation": "status"})[:-1].encode()
-    for name in (
+    names: tuple[object, ...] = (
         None,
         5,
         [],
@@ -142,16 +142,19 @@ def hostile() -> Iterator[bytes]:
         "version",
         "\ud800",
         "x" * 60_000,
-    ):
+    )
+    for name in names:
         yield question(name)
     for operation in NAMES:
-        for arguments in (None, [], "node", 1):
+        wrong: tuple[object, ...] = (None, [], "node", 1)
+        for arguments in wrong:
             yield json.dumps({"operation": operation, "arguments": arguments}).encode()
     for topic in (None, 5, "", "\ud800", "no such topic", "x" * 60_000, ["t"]):
         for index in (0, -1, 10**4000, 0.0, True, None, "0"):
             yield question("log", topic=topic, partition=index)
-    for index in (-1, 7, 2**31, 10**4000, False, None, "0", [0]):
-        yield question("log", topic="t", partition=index)
+    indexes: tuple[object, ...] = (-1, 7, 2**31, 10**4000, False, None, "0", [0])
+    for place in indexes:
+        yield question("log", topic="t", partition=place)
     yield question("status").ljust(MAX_QUESTION_BYTES + 1)
     yield question("drain", node=1, more="x" * MAX_QUESTION_BYTES)
 

@@ -1,6 +1,7 @@
 """Compaction: what stays, what goes, and how rounds and interruptions fit together."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from tests.storage.batches import (
@@ -105,6 +106,21 @@ def test_only_whole_closed_segments_below_the_bound_are_touched() -> None:
     )
     compact(log, upto=10)
     assert sorted(records_of(read_all(log))) == [9, 10]
+
+
+def test_a_segment_with_a_young_record_and_all_after_it_wait() -> None:
+    config = replace(BIG, min_compaction_lag_ms=1000)
+    log = open_log(FaultDisk(), config)
+    for offset, age in ((0, 3000), (1, 2000), (2, 500), (3, 2000), (4, 0)):
+        log.append([batch(offset, pairs=[A], time=NOON - age)])
+        log.roll()
+    flush(log)
+    compact(log)
+    assert sorted(records_of(read_all(log))) == [1, 2, 3, 4]
+    compact(log, now=NOON + 499)
+    assert sorted(records_of(read_all(log))) == [1, 2, 3, 4]
+    compact(log, now=NOON + 500)
+    assert sorted(records_of(read_all(log))) == [3, 4]
 
 
 def test_what_is_not_flushed_is_not_touched() -> None:

@@ -36,7 +36,7 @@ def request(api_key: int, version: int, chance: random.Random) -> bytes:
 
 def _operation(chance: random.Random) -> object:
     """Return what an operator might ask for, of nodes that are there and of others."""
-    node = chance.choice((1, 1, 2, -1, 10**30, "1", 1.0, True, None, [], {}))
+    node: object = chance.choice((1, 1, 2, -1, 10**30, "1", 1.0, True, None, [], {}))
     topic = chance.choice((*NAMES, None, 7))
     return {
         "operation": chance.choice((*OPERATIONS, "node", "", "\ud800")),

@@ -158,6 +158,7 @@ class TopicConfig:
             retention_bytes=_at_least_one(self.retention_bytes) if self.deletes else None,
             retention_ms=_at_least_one(self.retention_ms) if self.deletes else None,
             delete_retention_ms=max(1, self.delete_retention_ms),
+            min_compaction_lag_ms=self.min_compaction_lag_ms or None,
         )
 
 

@@ -43,7 +43,10 @@ class Tidying:
         """Compact and merge what may be, unless that is under way."""
         if self._busy:
             return
-        job = self._log.prepare_compaction(self._owner.collectible(), now=now)
+        try:
+            job = self._log.prepare_compaction(self._owner.collectible(), now=now)
+        except OSError:  # nothing was changed, and the next round looks again
+            return
         if job is None:
             self._merge()
         else:

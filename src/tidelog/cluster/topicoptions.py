@@ -87,8 +87,8 @@ _TOPIC_OPTIONS: Final = (
         0,
         0,
         "log.cleaner.min.compaction.lag.ms",
-        "No effect here yet: compaction may remove a record as soon as a newer one is committed and"
-        " its segment is closed.",
+        "How long a record stays at least before compaction may remove it. It counts from the"
+        " newest record of a segment, and holds up the segments after it too.",
     ),
     number(
         "max.compaction.lag.ms",
@@ -106,7 +106,8 @@ _TOPIC_OPTIONS: Final = (
         "0.5",
         fraction,
         "a number from 0 to 1",
-        "No effect here yet: a log that has grown is compacted once a minute.",
+        "No effect here: a log that has grown is compacted once a minute, however much of it is"
+        " new.",
         "log.cleaner.min.cleanable.ratio",
     ),
     number(

@@ -115,11 +115,11 @@ async def _wanted(
         return topic is not None and 0 <= place[1] < len(topic.partitions)
 
     existing = await Turns().pick(exists, places)
-    topics = context.node.state.topics
+    known = context.node.state.topics
     return (
         (topic, topic.partitions[index])
         for name, index in existing
-        if (topic := topics.get(name)) is not None and index < len(topic.partitions)
+        if (topic := known.get(name)) is not None and index < len(topic.partitions)
     )
 
 

@@ -32,6 +32,9 @@ class LogConfig:
     # How long a tombstone or a transaction marker outlives the data it speaks of, so that a reader
     # that saw the data also sees its end. A day, as Kafka has it.
     delete_retention_ms: int = 24 * HOUR_MS
+    # How young a segment's newest record may be before compaction touches the segment, and those
+    # after it. None: compaction need not wait.
+    min_compaction_lag_ms: int | None = None
     # Memory that one round of compaction may use for the keys it has seen; more keys only mean
     # more rounds. Three quarters are for keys of about 200 bytes each, so this holds 250,000.
     key_map_bytes: int = 64 * MIB

@@ -385,11 +385,12 @@ class Log(ReadableLog):
     ) -> CompactionJob | None:
         """Fix a round of compaction over closed segments that end at or below `upto`.
 
-        None when a round would change nothing. Data of transactions in `aborted` is removed. One
-        round at a time: the next is prepared after this one was finished or given up.
+        None when a round would change nothing, or all is too young. Data of transactions in
+        `aborted` is removed. One round at a time: the next is prepared after this one was finished
+        or given up.
         """
         self._check_usable()
-        segments = self._closed_upto(min(upto, self._point.offset))
+        segments = self._old_enough(self._closed_upto(min(upto, self._point.offset)), now)
         if not aborted and not is_due(segments, self._cleaned, self._due, now):
             return None
         if not segments:

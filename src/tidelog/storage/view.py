@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import update_wrapper
+from itertools import takewhile
 from typing import Concatenate, ParamSpec, TypeVar
 
 from tidelog.records import NO_TERM, NO_TIMESTAMP, Batch, Offset, Term
@@ -197,6 +198,13 @@ class ReadableLog:
             index = opened.need_index(segment, self.config.index_interval)
             return Retainable(segment.last, segment.size, index.max_time)
         return Retainable(segment.last, segment.size, segment.max_time)
+
+    def _old_enough(self, segments: list[Segment], now: int) -> list[Segment]:
+        """Return the segments before the first that is too young to be compacted."""
+        lag = self.config.min_compaction_lag_ms
+        if lag is None:
+            return segments
+        return [*takewhile(lambda each: self._retainable(each).max_time <= now - lag, segments)]
 
     @telling
     def size(self) -> int:
