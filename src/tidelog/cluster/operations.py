@@ -251,7 +251,7 @@ class Operations:
             async with self._turns:
                 await asyncio.sleep(0)
 
-    def _version(self, _: Arguments) -> Answer:
+    async def _version(self, _: Arguments) -> Answer:
         """How far the state of the cluster has got here, and whether that is all there is."""
         node = self._node
         leads = node.leaders.get(CONTROLLER_GROUP) == node.id
