@@ -26,6 +26,7 @@ from kio.static.constants import EntityType
 from tidelog.cluster import commands as cmd
 from tidelog.cluster.calls import Call
 from tidelog.cluster.catchup import CatchUp
+from tidelog.cluster.comparing import Comparer
 from tidelog.cluster.configs import TopicConfig
 from tidelog.cluster.controller import Controller
 from tidelog.cluster.errors import ClusterError, Problem
@@ -115,6 +116,7 @@ class PretendNode:
         self.catch_up = CatchUp(cast(Any, self))
         self.newest: int | None = None  # version of the state at the leader of group 0
         self.questions = 0  # how often that was asked for
+        self.comparer = Comparer(cast(Any, self))
         self.operations = Operations(cast(Any, self))
         self._found(nodes)
 
