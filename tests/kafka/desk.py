@@ -132,6 +132,7 @@ class PretendNode:
                     rpc=Address("127.0.0.1", 9000 + node),
                     kafka=Address("127.0.0.1", 9100 + node),
                     version=1,
+                    birth=f"birth-{node}",
                 )
             )
         self.leaders.claim(NodeId(1), Claim(CONTROLLER_GROUP, 1, seeds))
