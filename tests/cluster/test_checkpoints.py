@@ -14,7 +14,7 @@ from tidelog.raft.configuration import Configuration
 from tidelog.raft.core import Options
 from tidelog.raft.types import Level, ShippingMode
 from tidelog.records import NO_OFFSET, Batch, Offset, Record, Term, build_batch
-from tidelog.storage import BATCH_COST, CheckpointFile, Log, LogConfig
+from tidelog.storage import BATCH_COST, CheckpointFile, Log, LogConfig, SnapshotInfo
 from tidelog.storage.view import ReadableLog
 
 CHECKPOINT = f"{DIRECTORY}/checkpoint"
@@ -238,8 +238,9 @@ def test_a_checkpoint_of_a_log_that_began_anew_is_not_used() -> None:
     puppet.step(append(1, 2, 7, 1, [], committed=7))
     puppet.flush()
     assert saved(puppet) >= 5
-    log = puppet.running.log
-    log.reset(at(20), Term(3))
+    replica = puppet.running
+    replica.snapshots.write(SnapshotInfo(at(19), Term(3), 0, 0, PAIR.encode()), b"")
+    replica.log.reset(at(20), Term(3))
     puppet.lose_power()
     replica = puppet.open()
     assert replica.machines.applied == NO_OFFSET

@@ -56,7 +56,7 @@ def test_a_vote_that_was_saved_survives_any_crash_and_a_crash_while_saving_leave
     assert looked == {later}
 
 
-CHECKPOINT = Checkpoint(Offset(40), Term(7), b"state")
+CHECKPOINT = Checkpoint(Offset(40), Term(7), b"state", b"metadata")
 
 
 def test_a_checkpoint_is_the_old_or_the_new_one_after_any_crash() -> None:
@@ -64,7 +64,7 @@ def test_a_checkpoint_is_the_old_or_the_new_one_after_any_crash() -> None:
     file = CheckpointFile(disk, "checkpoint")
     assert file.load() is None
     file.save(CHECKPOINT)
-    later = Checkpoint(Offset(50), Term(8), b"another state")
+    later = Checkpoint(Offset(50), Term(8), b"another state", b"")
     rng = random.Random(0)
     looked: set[Checkpoint | None] = set()
 
@@ -338,21 +338,74 @@ def test_old_snapshots_are_removed_and_the_newest_term_wins() -> None:
         files.load(info_of(b"1", 10, 1))
 
 
-def test_a_damaged_snapshot_is_reported() -> None:
+def spoiled(whole: bytes, position: int) -> bytes:
+    content = bytearray(whole)
+    content[position] ^= 1
+    return bytes(content)
+
+
+HEADER = 40 + len(b"metadata")  # of a snapshot file
+
+
+def test_a_snapshot_with_a_damaged_header_is_set_aside_and_reported() -> None:
+    disk = FaultDisk()
+    files = SnapshotFiles(disk, "snapshots")
+    older = store(files, CONTENT, 98)
+    store(files, CONTENT)
+    path = "snapshots/99-3-v1.snapshot"
+    whole = disk.content(path)
+    flipped = [spoiled(whole, position) for position in range(HEADER)]
+    for damaged in (*flipped, *(whole[:end] for end in (0, 20, 45, len(whole) - 1))):
+        disk.overwrite(path, damaged)
+        found = SnapshotFiles(disk, "snapshots")
+        assert found.latest() == older
+        assert [each.path for each in found.set_aside] == [path]
+        assert disk.list("snapshots") == ["98-3-v1.snapshot", "99-3-v1.snapshot.damaged"]
+        assert disk.content(path + ".damaged") == damaged
+        assert not SnapshotFiles(disk, "snapshots").set_aside, "it is reported once"
+
+
+def test_what_was_set_aside_goes_when_something_whole_takes_its_place() -> None:
+    disk = FaultDisk()
+    store(SnapshotFiles(disk, "snapshots"), CONTENT)
+    path = "snapshots/99-3-v1.snapshot"
+    disk.overwrite(path, spoiled(disk.content(path), 9))
+    SnapshotFiles(disk, "snapshots")
+    files = SnapshotFiles(disk, "snapshots")
+    store(files, CONTENT, 120)
+    files.remove_before(Offset(120))
+    assert disk.list("snapshots") == ["120-3-v1.snapshot"]
+
+
+def test_a_damaged_content_is_reported_by_whoever_reads_it() -> None:
     disk = FaultDisk()
     info = store(SnapshotFiles(disk, "snapshots"), CONTENT)
     path = "snapshots/99-3-v1.snapshot"
     whole = disk.content(path)
-    for position in (0, 5, 9, 30, 37, 41, 45, 48, 200, len(whole) - 1):
-        content = bytearray(whole)
-        content[position] ^= 1
-        disk.overwrite(path, bytes(content))
-        with pytest.raises(DamagedLog, match="99-3-v1"):
-            SnapshotFiles(disk, "snapshots").load(info)
-    for end in (0, 20, 45, len(whole) - 1):
-        disk.overwrite(path, whole[:end])
-        with pytest.raises(DamagedLog, match="99-3-v1"):
-            SnapshotFiles(disk, "snapshots")
+    for position in (HEADER, 200, len(whole) - 1):
+        disk.overwrite(path, spoiled(whole, position))
+        files = SnapshotFiles(disk, "snapshots")
+        for read in (files.load, files.check):
+            with pytest.raises(DamagedLog, match="99-3-v1"):
+                read(info)
+
+
+def test_a_snapshot_whose_file_is_gone_is_damage_and_one_that_was_removed_is_not() -> None:
+    disk = FaultDisk()
+    files = SnapshotFiles(disk, "snapshots")
+    older, newer = store(files, CONTENT, 98), store(files, CONTENT)
+    before = files.names()
+    files.remove_before(newer.offset)
+    with pytest.raises(StorageError, match="removed or replaced"):
+        files.check(older)
+    assert files.missing(disk.list("snapshots"), before) is None
+    disk.delete("snapshots/99-3-v1.snapshot")
+    for read in (files.load, files.check, lambda info: files.read(info, 0, 1)):
+        with pytest.raises(DamagedLog, match="the file is missing"):
+            read(newer)
+    damage = files.missing(disk.list("snapshots"), before)
+    assert damage is not None
+    assert damage.offset == newer.offset
 
 
 def test_a_vote_whose_sync_failed_is_written_anew_before_it_is_believed() -> None:

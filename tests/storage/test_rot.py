@@ -221,7 +221,7 @@ def test_a_checkpoint_that_the_disk_cannot_read_counts_as_none() -> None:
     disk = FaultDisk()
     disk.make_directory("replica")
     file = CheckpointFile(disk, "replica/checkpoint")
-    file.save(Checkpoint(Offset(3), Term(1), b"state"))
+    file.save(Checkpoint(Offset(3), Term(1), b"state", b""))
     assert file.load() is not None
     disk.unreadable.add("replica/checkpoint")
     assert file.load() is None

@@ -6,7 +6,8 @@ Rules:
    makes it useless, and a newer snapshot goes before it.
 2. It stays with the replica: it is sent to nobody, and nothing is compacted because of it. One that
    is lost or damaged costs time at the next start, and nothing else.
-3. What lies past the newest one is bounded: it is taken after `recovery_bytes` of work, and after
+3. It stands in for a snapshot whose file is damaged (`footing.py`), so one is taken with each.
+4. What lies past the newest one is bounded: it is taken after `recovery_bytes` of work, and after
    much less once the log is quiet. A log that stays quiet costs a comparison now and then.
 """
 
@@ -35,26 +36,36 @@ class Checkpoints:
         self._busy = False  # one is on its way to the disk
         self._seen = NO_OFFSET  # where the machines stood when the log was last looked at
 
-    def resume(self, machines: Machines, log: Log, carried: Checkpoint | None = None) -> None:
+    def resume(
+        self, machines: Machines, log: Log, carried: Checkpoint | None = None
+    ) -> Checkpoint | None:
         """Put new machines where they stood, and tell them what else the log holds already.
 
-        What a former life of this replica carried over comes before what is on the disk.
+        What a former life of this replica carried over comes before what is on the disk. Returns
+        the checkpoint that the machines are at now, if there is one.
         """
         saved = carried or self._file.load()
+        used: Checkpoint | None = None
         if saved is not None and _is_of(saved, log):
             # If another release wrote it: the log, or a snapshot and the log, have it all.
             with contextlib.suppress(CorruptSnapshot, CannotApply):
                 machines.resume(saved.state, saved.offset, log.start)
+                used = saved
         position = Offset(machines.translation.end + 1)
         while position <= log.dirty:
             batches = log.read(position, READ_BYTES)
             for batch in batches:
                 machines.appended(batch)
             position = Offset(batches[-1].last_offset + 1)
+        return used
 
     def note(self, batch: Batch) -> None:
         """The machines are given one more batch."""
         self._work += batch.size + BATCH_COST
+
+    def want(self, log: Log) -> None:
+        """One is due soon, whatever the work: compaction is about to need something to lean on."""
+        self._work = max(self._work, log.config.recovery_bytes)
 
     def is_due(self, log: Log) -> bool:
         return self._work >= log.config.recovery_bytes
@@ -74,7 +85,8 @@ class Checkpoints:
         term = log.term_of(machines.applied)
         if self._busy or not exact or core.hard != core.persisted or term is None:
             return None
-        checkpoint = Checkpoint(machines.applied, term, machines.checkpoint())
+        configuration = core.configuration_at(machines.applied).encode()
+        checkpoint = Checkpoint(machines.applied, term, machines.checkpoint(), configuration)
         self._busy = True
         self._work = 0
         return lambda: self._file.save(checkpoint)

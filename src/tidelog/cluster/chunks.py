@@ -11,7 +11,7 @@ from crc32c import crc32c
 from tidelog.cluster.written import snapshot_info
 from tidelog.raft import messages as msg
 from tidelog.raft.core import Core
-from tidelog.storage import LocalError, SnapshotFiles, SnapshotWriter, StorageError
+from tidelog.storage import DamagedLog, LocalError, SnapshotFiles, SnapshotWriter, StorageError
 
 
 class Chunks:
@@ -46,12 +46,17 @@ class Chunks:
             writer.abort()
 
     def read(self, core: Core, request: msg.SnapshotRequest) -> msg.SnapshotChunk:
-        """Return the chunk that somebody asks for; an empty one if it is gone or unreadable."""
+        """Return the chunk that somebody asks for; an empty one if it cannot be had here.
+
+        Raises `DamagedLog` if that will not change.
+        """
         data = b""
         info = self._files.find(request.offset)
         if info is not None and 0 <= request.position < info.size:
             try:
                 data = self._files.read(info, request.position, core.options.snapshot_chunk)
+            except DamagedLog:
+                raise
             except OSError:
                 data = b""  # the other side looks elsewhere
         return msg.SnapshotChunk(

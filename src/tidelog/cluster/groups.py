@@ -189,6 +189,7 @@ class Groups:
         self.ends = OpenEnds(files.ends)  # and of the open ones
         self.tails = TailReads()
         self.on_dropped: Callable[[Objection], None] = lambda _: None  # a message, by a replica
+        self.snapshots_set_aside = 0  # files found damaged when replicas were opened
         self._hosted: dict[GroupId, Hosted] = {}
         self._touched: dict[GroupId, Hosted] = {}
         self._moved: dict[GroupId, Hosted] = {}  # touched since the last heartbeat
@@ -245,6 +246,13 @@ class Groups:
             legacy=legacy,
         )
         hosted.replica.on_dropped = self.on_dropped
+        for damage in hosted.replica.snapshots.set_aside:
+            log.error(
+                "%s is damaged and set aside: %s. The replica does without it",
+                damage.path,
+                damage.reason,
+            )
+            self.snapshots_set_aside += 1
         return hosted
 
     def admit(self, hosted: Hosted) -> None:

@@ -30,7 +30,9 @@ class Legacy:
         if machines is not None and not core.restore_pending:
             term = log.term_of(machines.applied)
             if term is not None:
-                saved = Checkpoint(machines.applied, term, machines.checkpoint())
+                configuration = core.configuration_at(machines.applied).encode()
+                state = machines.checkpoint()
+                saved = Checkpoint(machines.applied, term, state, configuration)
         return cls(flushed, core.persisted, saved)
 
     def check(self, directory: str, log: Log, hard: HardState) -> None:

@@ -25,6 +25,7 @@ from crc32c import crc32c
 from tidelog.cluster.checkpoints import Checkpoints
 from tidelog.cluster.chunks import Chunks
 from tidelog.cluster.errors import reason_of
+from tidelog.cluster.footing import find_footing
 from tidelog.cluster.host import Host, Job
 from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.tidying import Tidying
@@ -172,11 +173,15 @@ class Replica:
             except DamagedLog:
                 log.close()
                 raise
-        checkpoints.resume(partition, log, None if legacy is None else legacy.machines)
-        latest = snapshots.latest()
-        reached = snapshots.latest(log.dirty)
-        if reached is not None:
-            initial = snapshot_meta(reached).configuration
+        checkpoint = checkpoints.resume(partition, log, None if legacy is None else legacy.machines)
+        try:
+            footing = find_footing(
+                vnode, directory, log, hard, snapshots, partition, checkpoint, initial
+            )
+        except OSError:
+            log.close()
+            raise
+        latest = footing.snapshot
         if known is False and (log.dirty > NO_OFFSET or vote not in (None, NOTHING_PROMISED)):
             log.close()
             raise DamagedLog(
@@ -189,7 +194,7 @@ class Replica:
             vnode,
             log,
             hard=hard,
-            initial=initial,
+            initial=footing.initial,
             snapshot=snapshot_meta(latest) if latest is not None else None,
             applied=partition.applied,
             options=options,
@@ -599,24 +604,17 @@ class Replica:
         snapshot = msg.SnapshotMeta(applied, term, configuration, len(state), crc32c(state))
         self.host.submit(
             "snapshot",
-            lambda: self._write_snapshot(snapshot, state),
+            lambda: self.snapshots.write(snapshot_info(snapshot), state),
             lambda error: self._snapshot_taken(snapshot, error),
         )
-
-    def _write_snapshot(self, snapshot: msg.SnapshotMeta, state: bytes) -> None:
-        writer = self.snapshots.create(snapshot_info(snapshot))
-        try:
-            writer.write(state)
-            writer.commit()
-        except OSError:
-            writer.abort()
-            raise
 
     def _snapshot_taken(self, snapshot: msg.SnapshotMeta, error: OSError | None) -> None:
         if error is not None:
             self.step(ev.SnapshotFailed(str(error)))
         else:
             self._drop_old_snapshots()
+            self.checkpoints.want(self.log)
+            self._save_checkpoint()
             self.step(ev.SnapshotSaved(snapshot))
 
     def _drop_old_snapshots(self) -> None:
@@ -658,7 +656,8 @@ class Replica:
                 self._drop_old_snapshots()
                 self.step(ev.SnapshotApplied(snapshot))
 
-        self._pause_apply("snapshot", lambda: self._write_snapshot(snapshot, state), done)
+        info = snapshot_info(snapshot)
+        self._pause_apply("snapshot", lambda: self.snapshots.write(info, state), done)
 
     def _store_chunk(self, snapshot: msg.SnapshotMeta, chunk: msg.SnapshotChunk) -> None:
         position = self._chunks.store(snapshot, chunk)
@@ -684,7 +683,10 @@ class Replica:
             return  # nothing with this term may leave yet; whoever asks will ask again
         if info is None or request.position or info == self._proven:
             self._proven = None
-            self.host.send(self._chunks.read(self.core, request))
+            try:
+                self.host.send(self._chunks.read(self.core, request))
+            except DamagedLog as damage:
+                self.damaged(damage)
             return
 
         def checked(error: OSError | None) -> None:

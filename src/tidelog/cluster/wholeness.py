@@ -7,8 +7,9 @@ host that remembers the replica can tell the difference.
 from tidelog.records import NO_OFFSET
 from tidelog.storage import DamagedLog, Disk
 
-# The log's state, its flush mark, and the vote: a replica has all of them before it takes part.
-NEEDED = ("log/log.state", "log/log.flushed", "vote")
+# The log's state, its flush mark, the vote and the place of snapshots: a replica has all of them
+# before it takes part.
+NEEDED = ("log/log.state", "log/log.flushed", "vote", "snapshots")
 
 
 def check_whole(disk: Disk, directory: str) -> None:

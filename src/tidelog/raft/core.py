@@ -99,8 +99,13 @@ class Core:
         self.options = options
         self.leader_alive = leader_alive
 
+        # A beginning of the log that no snapshot covers here is missing like what was compacted.
+        covered = NO_OFFSET if snapshot is None else snapshot.offset
+        unseen = NO_OFFSET if log.start <= covered + 1 else Offset(log.start - 1)
+        compacted = max(hard.compacted, unseen)
         term = max(hard.term, log.last_term)
-        self.hard = hard if term == hard.term else HardState(term, None, hard.compacted)
+        voted_for = hard.voted_for if term == hard.term else None
+        self.hard = HardState(term, voted_for, compacted)
         self.persisted = hard  # what is known to be on disk
         self._persists_issued = 0
         self._persists_done = 0

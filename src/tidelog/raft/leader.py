@@ -282,7 +282,7 @@ class Leader:
         if progress is None or not progress.is_news(reply.seq, reply.match):
             return
         progress.saw(reply.dirty, reply.flushed)
-        progress.stored = max(progress.stored, reply.snapshot)
+        progress.stored = reply.snapshot  # less than before, if its file was found damaged
         if reply.status is msg.Status.SUCCESS:
             if progress.state is State.SNAPSHOT and progress.match + 1 >= core.log.start:
                 progress.become_probe(Offset(progress.match + 1))

@@ -16,9 +16,10 @@ Restoring needs the log to be committed up to the snapshot, so `applied` never p
 `compacted` is on disk before anything is compacted or a hole is acknowledged, so that a restart
 knows.
 
-The same download serves a follower whose log ended before the leader's begins (install), and one
-that reached the end of the log in LOG mode without a snapshot: its disk refused to keep the one
-that came by, or the cluster shipped beside the log when that one was taken.
+The same download serves a follower whose log ended before the leader's begins (install), one that
+reached the end of the log in LOG mode without a snapshot (its disk refused to keep the one that
+came by, or the cluster shipped beside the log when that one was taken), and a replica that finds
+its snapshot damaged when it is opened.
 """
 
 from collections.abc import Sequence
@@ -62,8 +63,9 @@ class Shipping:
         compacted = core.hard.compacted
         # First offset that may lack records which the machines have not made up for.
         self.taint: Offset | None = Offset(covered + 1) if compacted > covered else None
-        # The machines are to be put to `snapshot` before they may go on.
-        self.restore_pending = covered > core.applied
+        # The machines are to be put to `snapshot` before they may go on; without one they wait for
+        # what a peer has, because the log begins too late for them.
+        self.restore_pending = max(covered, Offset(core.log.start - 1)) > core.applied
         self._restoring = False
         self.collectible = compacted if compacted <= covered else NO_OFFSET
         self._announced = compacted  # the highest "compacted up to" that a leader told
@@ -189,9 +191,11 @@ class Shipping:
         core.send(msg.SnapshotOffer(core.group, core.vnode, node, core.term, snapshot, purpose))
 
     def offer_install(self, node: Vnode) -> None:
-        # The log begins after 0 only where a snapshot covers what is gone.
-        assert self.snapshot is not None
-        self._offer(node, self.snapshot, msg.Purpose.INSTALL)
+        # The log begins after 0 only where a snapshot covers what is gone. If its file was damaged,
+        # this replica is about to take one from a peer, and offers that.
+        assert self.snapshot is not None or self.taint is not None, self.core
+        if self.snapshot is not None:
+            self._offer(node, self.snapshot, msg.Purpose.INSTALL)
 
     def _stored_of(self, node: Vnode) -> Offset:
         if node == self.core.vnode:
@@ -282,7 +286,8 @@ class Shipping:
     def _wanted(self) -> Offset | None:
         """The lowest offset at which a snapshot would help."""
         core = self.core
-        if core.options.shipping is ShippingMode.LOG and core.applied < core.committed:
+        folds = self.snapshot is not None or not self.restore_pending
+        if core.options.shipping is ShippingMode.LOG and core.applied < core.committed and folds:
             return None  # the log may bring one yet
         covered = self.snapshot.offset if self.snapshot is not None else NO_OFFSET
         goal = max(self._announced, core.hard.compacted)

@@ -65,7 +65,9 @@ class Voter:
 
     def _lets_others_try(self) -> bool:
         alone = len(self.core.configuration.members) == 1
-        return self.reluctant and not alone and self._sat_out < MAX_SAT_OUT
+        # As a tainted leader it would serve nobody until a peer gives it a snapshot.
+        unfit = self.reluctant or self.core.tainted
+        return unfit and not alone and self._sat_out < MAX_SAT_OUT
 
     def _is_leaving(self) -> bool:
         """Whether the configuration that removes this voter may not be committed yet.

@@ -16,8 +16,8 @@ from tidelog.records import Offset, Term
 from tidelog.storage.disk import Disk
 from tidelog.storage.sealed import load_sealed, save_sealed
 
-_MAGIC: Final = b"TLC1"
-_PLACE: Final = struct.Struct(">qq")
+_MAGIC: Final = b"TLC2"
+_PLACE: Final = struct.Struct(">qqI")  # offset, term, size of the metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Checkpoint:
     offset: Offset  # last offset whose effect it contains
     term: Term  # of that offset
     state: bytes  # the owner's own
+    metadata: bytes  # likewise: what a snapshot would carry beside the state
 
 
 class CheckpointFile:
@@ -46,10 +47,12 @@ class CheckpointFile:
             payload = load_sealed(self._disk, self._path, _MAGIC)
         if payload is None or len(payload) < _PLACE.size:
             return None
-        offset, term = _PLACE.unpack_from(payload)
-        return Checkpoint(Offset(offset), Term(term), payload[_PLACE.size :])
+        offset, term, size = _PLACE.unpack_from(payload)
+        end = _PLACE.size + size
+        return Checkpoint(Offset(offset), Term(term), payload[end:], payload[_PLACE.size : end])
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint; durable when this returns."""
-        place = _PLACE.pack(checkpoint.offset, checkpoint.term)
-        save_sealed(self._disk, self._path, _MAGIC, place + checkpoint.state)
+        place = _PLACE.pack(checkpoint.offset, checkpoint.term, len(checkpoint.metadata))
+        content = place + checkpoint.metadata + checkpoint.state
+        save_sealed(self._disk, self._path, _MAGIC, content)

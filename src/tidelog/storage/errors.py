@@ -47,6 +47,7 @@ class DamagedLog(StorageError):
 
     path: str  # the file
     position: int  # where in the file the damage begins
+    reason: str  # what is wrong with it
     offset: Offset  # first log offset that may be affected, NO_OFFSET if none can be named
 
     def __init__(self, path: str, position: int, offset: Offset, reason: str) -> None:
@@ -57,4 +58,5 @@ class DamagedLog(StorageError):
         )
         self.path = path
         self.position = position
+        self.reason = reason
         self.offset = offset

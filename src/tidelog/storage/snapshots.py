@@ -14,7 +14,8 @@
 
 While chunks arrive the file has another name, which no other writer has; it gets its own after size
 and checksum were found right and the bytes were synced. Partial files that a crash left are removed
-when the directory is opened.
+when the directory is opened. A file whose header is damaged is set aside then, under another name:
+it says nothing about the other files, and its owner decides whether it can do without.
 
 Two threads come here: the loop, which asks, collects chunks and removes, and a worker, which
 commits and loads. A writer is used by one of them at a time, but may be given up by the other:
@@ -28,6 +29,7 @@ import contextlib
 import re
 import struct
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +44,7 @@ _HEADER: Final = struct.Struct(">4sIqqqII")
 _SEALED_FROM: Final = 8  # magic and checksum are not covered by the checksum
 _NAME: Final = re.compile(r"(\d+)-(\d+)-v1\.snapshot")
 PARTIAL: Final = ".partial"
+SET_ASIDE: Final = ".damaged"
 _CHECK_CHUNK: Final = 1 << 20  # bytes read at once to check a content
 
 
@@ -67,13 +70,22 @@ class SnapshotFiles:
         self._infos: dict[str, SnapshotInfo] = {}
         self._writers: dict[str, SnapshotWriter] = {}  # by name; those not committed or aborted
         self._begun = 0  # writers so far, for names of partial files
+        self.set_aside: list[DamagedLog] = []  # what was found wrong with files while opening
+        self._damaged: list[str] = []  # names of files that were set aside, now or before
         disk.make_directory(directory)
         for name in disk.list(directory):
             if name.endswith(PARTIAL):
                 disk.remove(self._path(name))
             elif _NAME.fullmatch(name):
-                self._infos[name] = self._read_header(name)
-        if self._infos:
+                try:
+                    self._infos[name] = self._read_header(name)
+                except DamagedLog as damage:
+                    disk.rename(self._path(name), self._path(name) + SET_ASIDE)
+                    self.set_aside.append(damage)
+                    self._damaged.append(name + SET_ASIDE)
+            elif name.endswith(SET_ASIDE):
+                self._damaged.append(name)
+        if self._infos or self.set_aside:
             # A process that was killed may have left names that are not durable yet.
             disk.sync_directory(directory)
 
@@ -100,6 +112,16 @@ class SnapshotFiles:
         with self._lock:
             self._writers[name] = writer
         return writer
+
+    def write(self, info: SnapshotInfo, content: Buffer) -> None:
+        """Write a snapshot whole; durable and visible when this returns."""
+        writer = self.create(info)
+        try:
+            writer.write(content)
+            writer.commit()
+        except OSError:
+            writer.abort()
+            raise
 
     def check(self, info: SnapshotInfo) -> None:
         """Read the whole content; raise `DamagedLog` unless it is what was written. Any thread."""
@@ -132,11 +154,36 @@ class SnapshotFiles:
         return DamagedLog(path, 0, info.offset, "the checksum does not fit the content")
 
     def remove_before(self, offset: Offset, *, but: SnapshotInfo | None = None) -> None:
-        """Remove the snapshots below an offset, with one exception perhaps."""
+        """Remove the snapshots below an offset, with one exception perhaps.
+
+        Files that were set aside go with the others: something whole has taken their place.
+        """
         for name, info in self._infos.items():
             if info.offset < offset and info != but:
+                self._show(name, None)  # first, so that a reader knows why it finds no file
                 self._disk.remove(self._path(name))
-                self._show(name, None)
+        while self._damaged:
+            self._disk.remove(self._path(self._damaged.pop()))
+
+    @property
+    def directory(self) -> str:
+        """Where the files are."""
+        return self._directory
+
+    def names(self) -> frozenset[str]:
+        """Return the names of the files that hold the snapshots."""
+        return frozenset(self._infos)
+
+    def missing(self, names: Collection[str], before: Collection[str]) -> DamagedLog | None:
+        """Return which snapshot is not among the `names` of a listing.
+
+        `before` is what `names` said before the directory was listed.
+        """
+        for name in before:
+            info = self._infos.get(name)
+            if info is not None and name not in names:
+                return DamagedLog(self._path(name), 0, info.offset, "the file is missing")
+        return None
 
     def _show(self, name: str, info: SnapshotInfo | None) -> None:
         """Let readers see another snapshot of this name, or none."""
@@ -158,9 +205,16 @@ class SnapshotFiles:
 
     def _open(self, info: SnapshotInfo) -> File:
         name = _name(info)
+        self._check_listed(name, info)
+        try:
+            return self._disk.open(self._path(name))
+        except FileNotFoundError as error:
+            self._check_listed(name, info)  # it may have been removed just now
+            raise DamagedLog(self._path(name), 0, info.offset, "the file is missing") from error
+
+    def _check_listed(self, name: str, info: SnapshotInfo) -> None:
         if self._infos.get(name) != info:
             raise StorageError(f"there is no snapshot {name} here; it was removed or replaced")
-        return self._disk.open(self._path(name))
 
     def _read_exactly(self, file: File, info: SnapshotInfo, position: int, size: int) -> bytes:
         path = self._path(_name(info))
@@ -177,11 +231,16 @@ class SnapshotFiles:
     def _read_header(self, name: str) -> SnapshotInfo:
         path = self._path(name)
         with contextlib.closing(self._disk.open(path)) as file:
-            header = file.read(0, _HEADER.size)
-            if len(header) < _HEADER.size:
-                raise DamagedLog(path, len(header), NO_OFFSET, "the file ends in its header")
-            magic, seal, offset, term, size, crc, length = _HEADER.unpack(header)
-            metadata = file.read(_HEADER.size, length) if magic == _MAGIC else b""
+            try:
+                header = file.read(0, _HEADER.size)
+                if len(header) < _HEADER.size:
+                    raise DamagedLog(path, len(header), NO_OFFSET, "the file ends in its header")
+                magic, seal, offset, term, size, crc, length = _HEADER.unpack(header)
+                metadata = file.read(_HEADER.size, length) if magic == _MAGIC else b""
+            except OSError as error:
+                if not is_unreadable(error) or isinstance(error, DamagedLog):
+                    raise
+                raise DamagedLog(path, 0, NO_OFFSET, f"it cannot be read: {error}") from error
             if magic != _MAGIC or crc32c(header[_SEALED_FROM:] + metadata) != seal:
                 raise DamagedLog(path, 0, NO_OFFSET, "the header's checksum does not fit")
             if file.size() != _HEADER.size + length + size:
