@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -96,6 +97,75 @@ def test_damage_that_nobody_reads_is_found_and_mended(
         before = counts.segments
         await until(lambda: counts.segments > before + 10, "another pass")
         assert counts.damaged == 1
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("loss", ["snapshots/*.snapshot", "vote"])
+def test_a_file_beside_the_log_that_vanishes_is_found_and_mended(tmp_path: Path, loss: str) -> None:
+    async def story(nodes: Eager) -> None:
+        await nodes.start(1, 2, 3)
+        short = {"segment.bytes": "16384", "retention.bytes": "60000", "retention.ms": "-1"}
+        await nodes.any.controller.create_topic("t", 1, 3, short)
+        for number in range(60):
+            await nodes.write("t", 0, b"%04d" % number * 500)
+        leader = await nodes.leader("t")
+        number = next(each for each in nodes.running if each != leader.core.vnode.id)
+        node = nodes[number]
+        follower = node.partition("t", 0)
+        assert follower is not None
+        was = follower.core.vnode
+        (files,) = (tmp_path / f"node-{number}").glob("topics/t/*")
+        await until(lambda: list(files.glob("snapshots/*.snapshot")), "a snapshot")
+        while found := list(files.glob(loss)):
+            for each in found:
+                each.unlink(missing_ok=True)
+            await asyncio.sleep(0.01)
+        await until(lambda: node.verifier.counts.damaged, "that it is found")
+
+        def rebuilt() -> bool:
+            now = node.partition("t", 0)
+            return (
+                now is not None
+                and now.core.vnode != was
+                and now.core.vnode in now.core.configuration.voters
+            )
+
+        await until(rebuilt, "the rebuilt replica")
+
+    run(tmp_path, story)
+
+
+def test_a_file_that_cannot_be_read_for_now_keeps_no_other_from_being_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = verifying.Verifier._verify
+    refused: list[verifying.Piece] = []
+
+    async def troubled(verifier: verifying.Verifier, piece: verifying.Piece) -> None:
+        if not refused:
+            refused.append(piece)
+        if piece == refused[0]:
+            raise OSError(errno.EMFILE, "Too many open files")
+        await read(verifier, piece)
+
+    async def story(nodes: Eager) -> None:
+        await written(nodes)
+        monkeypatch.setattr(verifying.Verifier, "_verify", troubled)
+        await until(lambda: refused, "a refused read")
+        node = next(
+            each
+            for each in nodes.running.values()
+            if (hosted := each.groups.get(refused[0].group)) is not None
+            and hosted.replica.core.vnode.revision == refused[0].revision
+        )
+        counts = node.verifier.counts
+        full, before = counts.last_full_pass, counts.segments
+        await until(lambda: counts.unread > 2 and counts.segments > before + 10, "all the others")
+        assert counts.damaged == 0
+        assert node.verifier.describe()["unread"] == counts.unread
+        monkeypatch.undo()
+        await until(lambda: counts.last_full_pass != full, "a full pass")
 
     run(tmp_path, story)
 

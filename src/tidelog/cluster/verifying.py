@@ -5,11 +5,13 @@ reads all segments and snapshots, those verified longest ago first, in a lane of
 bounded rate; segments that were not verified for `verify_every_s` are due. When each was verified
 survives a restart in `DATA/verified`; where that file is lost, everything is due again.
 
-Once a minute the names in every log directory are compared with those that the log knows: a file
-that was removed while it was open reads well until the node restarts, and is missing all the same.
+Once a minute the names in the directories of every replica are compared with those that it knows: a
+file that was removed while it was open reads well until the node restarts, and is missing all the
+same.
 
-Damage makes the replica lost, as it does whoever meets it. What cannot be seen from here: pages
-that the kernel still has in memory are not read from the disk.
+Damage makes the replica lost, as it does whoever meets it. Any other error of a read is counted,
+and what could not be read is due again: one file never keeps the others from being verified. What
+cannot be seen from here: pages that the kernel still has in memory are not read from the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.raft.types import GroupId
-from tidelog.records import Offset
+from tidelog.records import NO_OFFSET, Offset
 from tidelog.storage import DamagedLog, Disk, StorageError, VerifyJob, wall_ms
 from tidelog.storage.sealed import load_sealed, save_sealed
 
@@ -64,6 +66,7 @@ class Counts:
     segments: int = 0
     snapshots: int = 0
     damaged: int = 0
+    unread: int = 0  # reads that failed for a reason that may pass
     last_full_pass: int | None = None  # wall time in milliseconds
 
 
@@ -96,15 +99,26 @@ class Verifier:
         self._saved = self._named = self._node.loop.time()
         while True:
             try:
-                due = await self._due()
-                for piece in due:
-                    await self._verify(piece)
-                    await self._look_around()
-                self.counts.last_full_pass = wall_ms()
+                if await self._pass():
+                    self.counts.last_full_pass = wall_ms()
                 await self._look_around()
             except OSError as error:  # short of handles, say; nothing depends on this
                 log.warning("verification pauses: %s", error)
             await asyncio.sleep(min(LOOK_S, self._node.config.verify_every_s))
+
+    async def _pass(self) -> bool:
+        """Verify what is due; say whether all of it could be read."""
+        errors: list[str] = []
+        for piece in await self._due():
+            try:
+                await self._verify(piece)
+            except OSError as error:
+                self.counts.unread += 1
+                errors.append(f"group {piece.group}: {error}")
+            await self._look_around()
+        if errors:
+            log.warning("%d files could not be verified, the first: %s", len(errors), errors[0])
+        return not errors
 
     async def blocking(self, job: Callable[[], None]) -> None:
         """Run a job in the lane; raises the `OSError` that it ends with."""
@@ -241,17 +255,27 @@ class Verifier:
         replica = hosted.replica
         if replica.lost is not None or replica.failed is not None:
             return
-        before = replica.log.names()
+        segments, snapshots = replica.log.names(), replica.snapshots.names()
         found: set[str] = set()
+        stored: set[str] = set()
+        absent: list[str] = []
 
         def look() -> None:
             # A directory that is gone has no names.
+            disk = self._groups.disk
             with contextlib.suppress(FileNotFoundError):
-                found.update(self._groups.disk.list(replica.log.directory))
+                found.update(disk.list(replica.log.directory))
+            with contextlib.suppress(FileNotFoundError):
+                stored.update(disk.list(replica.snapshots.directory))
+            if not disk.exists(replica.vote_file.path):
+                absent.append(replica.vote_file.path)
 
         await self.blocking(look)
         if self._groups.get(hosted.group) is hosted and replica.lost is None:
-            damage = replica.log.missing(found, before)
+            damage = replica.log.missing(found, segments)
+            damage = damage or replica.snapshots.missing(stored, snapshots)
+            if absent and damage is None:
+                damage = DamagedLog(absent[0], 0, NO_OFFSET, "the file is missing")
             if damage is not None:
                 self._damaged(hosted, damage)
 
@@ -284,6 +308,8 @@ class Verifier:
             "segments": counts.segments,
             "snapshots": counts.snapshots,
             "damaged": counts.damaged,
+            "unread": counts.unread,
+            "snapshots_set_aside": self._groups.snapshots_set_aside,
             "last_full_pass_ms": counts.last_full_pass,
         }
 

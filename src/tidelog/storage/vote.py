@@ -69,6 +69,11 @@ class VoteFile:
         self._certain = False  # both slots are known to hold the newest vote
         self._marker = path + ".poisoned"  # exists while the page cache cannot be trusted
 
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        return self._path
+
     def load(self) -> Vote | None:
         """Return the vote saved last, durably; None if the file is missing."""
         try:
