@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
+import uvloop
 from tests.cluster.hands import DIRECTORY, FLUSH, GROUP, Puppet, alone, vnode
+from tests.cluster.nodes import Nodes, cluster, until
 from tests.cluster.test_rot import Trio, deposit
 
 from tidelog.raft import events as ev
@@ -254,3 +259,87 @@ def test_a_chunk_of_a_snapshot_whose_file_is_gone_ends_the_replica() -> None:
     replica.step(msg.SnapshotRequest(GROUP, vnode(2), vnode(1), term, snapshot.offset, 1))
     assert replica.lost is not None
     assert "the file is missing" in replica.lost
+
+
+COMPACTED = {
+    "segment.bytes": "16384",
+    "segment.ms": "1000",
+    "cleanup.policy": "compact",
+    "max.compaction.lag.ms": "1000",
+}
+
+
+async def compacting(nodes: Nodes, data: Path) -> Path:
+    """Write until a node has a snapshot; return where its replica is."""
+    for number in range(100):
+        await nodes.write("t", 0, b"%04d" % number * 500)
+    (replica,) = data.glob("topics/t/*")
+    await until(lambda: list(replica.glob("snapshots/*.snapshot")), "a snapshot")
+    return replica
+
+
+def damage_headers(replica: Path) -> None:
+    for path in replica.glob("snapshots/*.snapshot"):
+        content = bytearray(path.read_bytes())
+        content[20] ^= 1
+        path.write_bytes(content)
+
+
+def test_the_only_replica_of_a_partition_survives_a_damaged_header(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        nodes = Nodes(tmp_path, 1)
+        await nodes.start(1)
+        await nodes.any.controller.create_topic("t", 1, 1, COMPACTED)
+        files = await compacting(nodes, tmp_path / "node-1")
+        await until((files / "checkpoint").exists, "the checkpoint that is taken with it")
+        end = (await nodes.leader("t")).high_watermark
+        await nodes.stop(1)
+        damage_headers(files)
+        await nodes.start(1)
+        leader = await nodes.leader("t")
+        assert leader.high_watermark == end
+        assert "-v1.snapshot is damaged and set aside" in caplog.text
+        assert not len(nodes[1].hosting.lost)
+        assert nodes[1].verifier.describe()["snapshots_set_aside"]
+        assert await nodes.write("t", 0, b"after") == end
+        await nodes.stop_all()
+
+    uvloop.run(asyncio.wait_for(story(), 120))
+
+
+def test_a_replica_of_three_takes_from_a_peer_what_it_lacks_and_stays_what_it_is(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as nodes:
+            await nodes.any.controller.create_topic("t", 1, 3, COMPACTED)
+            leader = await nodes.leader("t")
+            number = leader.core.vnode.id % 3 + 1
+            files = await compacting(nodes, tmp_path / f"node-{number}")
+            follower = nodes[number].partition("t", 0)
+            assert follower is not None
+            was = follower.core.vnode
+            await until(lambda: follower.core.hard.compacted > 0, "leave to compact")
+            await nodes.stop(number)
+            damage_headers(files)
+            (files / "checkpoint").unlink(missing_ok=True)
+            await nodes.start(number)
+
+            def exact() -> bool:
+                found = nodes[number].partition("t", 0)
+                return (
+                    found is not None
+                    and found.core.snapshot is not None
+                    and found.core.shipping.machines_are_exact()
+                    and found.high_watermark == leader.high_watermark
+                )
+
+            await until(exact, "the state of a peer")
+            again = nodes[number].partition("t", 0)
+            assert again is not None
+            assert again.core.vnode == was
+            assert not len(nodes[number].hosting.lost)
+
+    uvloop.run(asyncio.wait_for(story(), 120))

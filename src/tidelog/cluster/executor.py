@@ -141,6 +141,19 @@ class Executor:
         else:
             self.lanes[lane].submit(job, done)
 
+    async def run(self, lane: str, job: Job) -> None:
+        """Run a job and return when it has ended; raises the `OSError` that it ends with."""
+        ended: asyncio.Future[OSError | None] = self._loop.create_future()
+
+        def done(error: OSError | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        self.submit(lane, job, done)
+        error = await ended
+        if error is not None:
+            raise error
+
     def _hand_over(self) -> None:
         flushes, self._flushes = self._flushes, []
         for job, done in flushes:

@@ -315,7 +315,7 @@ class Hosting:
     def _reopen(self, group: GroupId, failed: Failed) -> None:
         """Open a failed replica again; one that is open yet is closed first."""
         if group == CONTROLLER_GROUP:
-            self._node.reopen_group_0(failed)
+            self._node.group_zero.reopen(failed)
             return
         if failed.hosted is not None:
             failed.legacy = failed.hosted.replica.legacy(machines=False)

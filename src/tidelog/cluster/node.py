@@ -43,11 +43,11 @@ from tidelog.cluster.comparing import Comparer
 from tidelog.cluster.config import NodeConfig
 from tidelog.cluster.controller import Controller, wait_for
 from tidelog.cluster.directory import Taken, take
-from tidelog.cluster.errors import ClusterError, Problem, StartFailed, reason_of
+from tidelog.cluster.errors import ClusterError, Problem, StartFailed
 from tidelog.cluster.executor import Executor
 from tidelog.cluster.gate import Gate
 from tidelog.cluster.groups import Groups, Hosted
-from tidelog.cluster.healing import Failed
+from tidelog.cluster.groupzero import GroupZero
 from tidelog.cluster.hosting import Hosting
 from tidelog.cluster.identity import controller_directory, load_identity
 from tidelog.cluster.joining import Joining
@@ -124,12 +124,15 @@ class Node:
         self.comparer = Comparer(self)
         self.operations = Operations(self)
         self.joining = Joining(self)
+        self.group_zero = GroupZero(self)
         self.network: Network
         self.groups: Groups
         self.executor: Executor
         self.may_lead = True
         self.files = file_budget()
         self._limits = limits or Limits()
+        self._rpc: Address  # where others reach this node
+        self._kafka: Address  # and clients
         self._kept: Kept  # the cluster's secret, and which cluster that is
         self._lock: IO[bytes] | None = None
         self._known_peers: dict[NodeId, Address] = {}
@@ -234,21 +237,25 @@ class Node:
         config = self.config
         self.joining.remember(knows_of_a_cluster=bool(self._kept.cluster_id))
         port = await self.network.listen(config.rpc.host, config.rpc.port)
-        rpc = Address(config.rpc.public_host, config.rpc.public_port(port))
+        self._rpc = Address(config.rpc.public_host, config.rpc.public_port(port))
+        self._kafka = kafka
         for seed in config.seeds:
             self._set_peer(NodeId(seed.id), Address(seed.host, seed.port))
         self.state.on_change(self._state_changed)
-        await self.joining.settle(self.joining.application(rpc, kafka, RELEASE))
+        await self.joining.settle(self.application())
         self._note_cluster()
-        application = self.joining.application(rpc, kafka, RELEASE)
-        await self._open_group_0(application)
+        await self._open_group_0(self.application())
         self.steward.start()
-        await self._join(self.joining.application(rpc, kafka, RELEASE))
+        await self._join(self.application())
         self.hosting.delete_leftovers()
         self.hosting.start()
         self.presence.start()
         self.verifier.start()
         self.comparer.start()
+
+    def application(self) -> Application:
+        """How this node asks to be let in: who and where it is."""
+        return self.joining.application(self._rpc, self._kafka, RELEASE)
 
     async def stop(self) -> None:
         """Hand over what this node leads, flush, and end."""
@@ -258,6 +265,7 @@ class Node:
         await self._end()
 
     async def _end(self) -> None:
+        self.group_zero.close()
         self.steward.close()
         self.verifier.close()
         self.comparer.close()
@@ -326,7 +334,7 @@ class Node:
             why = registry.why_lost(CONTROLLER_GROUP, revision)
             if why is None:
                 try:
-                    hosted = self._load_group_0(revision, known=known)
+                    hosted = self.load_group_0(revision, known=known)
                     break
                 except DamagedLog as error:
                     why = str(error)
@@ -337,11 +345,11 @@ class Node:
             self.joining.become(admission)
         if not known:
             registry.add([(CONTROLLER_GROUP, revision)])
-        self._admit_group_0(hosted)
+        self.admit_group_0(hosted)
         if self.founders[0] == self.id and revision == 0:
             self.groups.stand(hosted, STAND_AGAIN_S)
 
-    def _admit_group_0(self, hosted: Hosted) -> None:
+    def admit_group_0(self, hosted: Hosted) -> None:
         vnode = hosted.replica.core.vnode
         hosted.replica.on_stopped = _complain_of_release
         self.groups.admit(hosted)
@@ -351,6 +359,7 @@ class Node:
         hosted.replica.on_failed = lambda why: self.hosting.healing.add(
             CONTROLLER_GROUP, vnode, why, hosted
         )
+        hosted.replica.on_lost = lambda why: self.group_zero.lose(hosted, why)
 
     @property
     def stuck(self) -> str | None:
@@ -363,43 +372,9 @@ class Node:
         if self.stuck is not None:
             raise StartFailed(self.stuck)
 
-    def reopen_group_0(self, failed: Failed) -> None:
-        """Open the failed replica of group 0 again; the state stays as it is meanwhile."""
-        if failed.hosted is not None:
-            failed.legacy = failed.hosted.replica.legacy(machines=True)
-            self.groups.close(CONTROLLER_GROUP)
-            failed.hosted = None
-            self._led_the_cluster = False
-            self.presence.lead_no_more(CONTROLLER_GROUP)
-        healing, legacy, state = self.hosting.healing, failed.legacy, ClusterState()
-        loaded: list[Hosted] = []
-
-        def load() -> None:
-            loaded.append(
-                self._load_group_0(failed.vnode.revision, known=True, state=state, legacy=legacy)
-            )
-
-        def done(error: OSError | None) -> None:
-            if isinstance(error, DamagedLog):
-                healing.forget(CONTROLLER_GROUP)
-                log.error(
-                    "the controller replica of this node is lost: %s. It is rebuilt when this node"
-                    " is started again",
-                    error,
-                )
-            elif error is not None:
-                healing.add(CONTROLLER_GROUP, failed.vnode, reason_of(error), None)
-            else:
-                # Others hold on to the state, so that goes on where it stood.
-                carried = None if legacy is None else legacy.machines
-                machines = loaded[0].replica.machines
-                if carried is None or machines.applied != carried.offset:
-                    self.state.restore(state.snapshot() if machines.applied > NO_OFFSET else b"")
-                machines.hand_on(self.state)
-                healing.opened(CONTROLLER_GROUP)
-                self._admit_group_0(loaded[0])
-
-        self.executor.submit("open", load, done)
+    def leads_the_cluster_no_more(self) -> None:
+        self._led_the_cluster = False
+        self.presence.lead_no_more(CONTROLLER_GROUP)
 
     def is_reluctant(self, group: GroupId) -> bool:
         """Whether a replica here lets all others try to lead first."""
@@ -410,7 +385,7 @@ class Node:
         if hosted is not None:
             hosted.replica.core.voter.reluctant = self.is_reluctant(group)
 
-    def _load_group_0(
+    def load_group_0(
         self,
         revision: int,
         *,
@@ -435,6 +410,7 @@ class Node:
         )
 
     def _group_0_touched(self, hosted: Hosted) -> None:
+        self.group_zero.catch_up(hosted)
         core = hosted.replica.core
         if core.leading is not None and core.committed > self._told:
             # Whoever changes the cluster on one node wants to see that on the next one, so the
@@ -458,7 +434,8 @@ class Node:
         """
         admission = await self.joining.apply(application, None)
         assert admission is not None
-        if admission.revision != application.revision:
+        # It may have been granted another meanwhile, for a replica that was found damaged.
+        if admission.revision not in (application.revision, self.joining.identity.revision):
             raise StartFailed(
                 f"{self.config.data} belongs to a former self of node {self.id}, which was replaced"
                 " since: empty it, and the node joins as a new one"

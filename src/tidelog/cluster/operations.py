@@ -206,7 +206,7 @@ class Operations:
         """How this node's replica of the controller's log is."""
         hosted = self._node.groups.get(CONTROLLER_GROUP)
         failed = self._node.hosting.healing.get(CONTROLLER_GROUP)
-        lost = next((why for group, why in self._lost() if group == CONTROLLER_GROUP), None)
+        lost = self._node.group_zero.why_lost
         if hosted is None:
             closed = "it is not open" if failed is None else failed.why
             return {

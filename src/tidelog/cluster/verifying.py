@@ -122,16 +122,7 @@ class Verifier:
 
     async def blocking(self, job: Callable[[], None]) -> None:
         """Run a job in the lane; raises the `OSError` that it ends with."""
-        ended: asyncio.Future[OSError | None] = self._node.loop.create_future()
-
-        def done(error: OSError | None) -> None:
-            if not ended.done():
-                ended.set_result(error)
-
-        self._node.executor.submit(LANE, job, done)
-        error = await ended
-        if error is not None:
-            raise error
+        await self._node.executor.run(LANE, job)
 
     async def pace(self, work: int) -> None:
         """Wait as long as this much work may take at the rate that is set."""
