@@ -20,6 +20,7 @@ from tidelog.cluster.identity import load_identity
 from tidelog.cluster.model import CONTROLLER_GROUP, Address
 from tidelog.cluster.node import Node
 from tidelog.raft.types import NodeId, Vnode
+from tidelog.records import parse_batches
 
 # How long something must not happen that would be wrong: a few elections take less.
 A_WHILE_S = 3.0
@@ -214,6 +215,25 @@ def cut(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
+def cut_last_batch(data: Path) -> None:
+    """End the log where the last batch begins: a log that a crash might have left."""
+    segments = (replica(data) / "log").glob("*.log")
+    path = max(segments, key=lambda each: int(each.name.partition("-")[0]))
+    content = path.read_bytes()
+    sizes = [batch.size for batch in parse_batches(content)]
+    cut(path, sum(sizes[:-1]))
+
+
+def swap_replicas(data: Path) -> None:
+    """Exchange the directories of two replicas."""
+    one = replica(data)
+    (other,) = (data / "topics" / "u").iterdir()
+    aside = data / "aside"
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
 LOSSES: dict[str, Callable[[Path], None]] = {
     "everything": shutil.rmtree,
     "the identity": lambda data: remove(data / "node.json"),
@@ -227,6 +247,9 @@ LOSSES: dict[str, Callable[[Path], None]] = {
     "its vote": lambda data: remove(replica(data) / "vote"),
     "the end of its vote": lambda data: cut(replica(data) / "vote", 512),
     "all of its vote": lambda data: cut(replica(data) / "vote", 0),
+    "its snapshots": lambda data: remove(replica(data) / "snapshots"),
+    "its last entry": cut_last_batch,
+    "another replica in its place": swap_replicas,
     "the controller's replica": lambda data: remove(data / "controller"),
     "the controller's vote": lambda data: remove(data / "controller" / "vote"),
 }
@@ -236,9 +259,10 @@ LOSSES: dict[str, Callable[[Path], None]] = {
 def test_a_node_that_lost_some_of_its_memory_is_rebuilt(loss: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as nodes:
-            await nodes.any.controller.create_topic("t", 1, 3, KEEP)
-            for number in range(5):
-                assert await nodes.write("t", 0, b"%d" % number) == number
+            for topic in ("t", "u"):
+                await nodes.any.controller.create_topic(topic, 1, 3, KEEP)
+                for number in range(5):
+                    assert await nodes.write(topic, 0, b"%d" % number) == number
             await whole(nodes, 1, 2, 3)
             before = nodes[2].state.partition_at("t", 0).replica_on(NodeId(2))
             revision = nodes[2].joining.identity.revision

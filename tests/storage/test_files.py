@@ -408,6 +408,26 @@ def test_a_snapshot_whose_file_is_gone_is_damage_and_one_that_was_removed_is_not
     assert damage.offset == newer.offset
 
 
+def test_the_vote_of_another_replica_is_reported() -> None:
+    disk = FaultDisk()
+    VoteFile(disk, "vote", "group 5 n1").save(VOTE)
+    assert VoteFile(disk, "vote", "group 5 n1").load() == VOTE
+    assert VoteFile(disk, "vote").load() == VOTE
+    for other in ("group 6 n1", "group 5 n1r2", "group 5 n2"):
+        with pytest.raises(DamagedLog, match=f"it is the vote of group 5 n1, and this is {other}"):
+            VoteFile(disk, "vote", other).load()
+
+
+def test_a_vote_that_names_no_owner_is_anybody_s_and_soon_has_one() -> None:
+    disk = FaultDisk()
+    VoteFile(disk, "vote").save(VOTE)  # as releases before this one did
+    file = VoteFile(disk, "vote", "group 5 n1")
+    assert file.load() == VOTE
+    file.save(Vote(Term(8), 1, 0, Offset(40)))
+    with pytest.raises(DamagedLog, match="this is group 6 n1"):
+        VoteFile(disk, "vote", "group 6 n1").load()
+
+
 def test_a_vote_whose_sync_failed_is_written_anew_before_it_is_believed() -> None:
     disk = SimDisk(random.Random(1))
     file = VoteFile(disk, "vote")

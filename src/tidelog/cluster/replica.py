@@ -160,7 +160,7 @@ class Replica:
         if known:
             check_whole(disk, directory)
         disk.make_directory(directory)
-        vote_file = VoteFile(disk, f"{directory}/vote")
+        vote_file = VoteFile(disk, f"{directory}/vote", f"group {group} {vnode}")
         vote = vote_file.load()
         hard = hard_state(vote)
         log = Log.open(disk, f"{directory}/log", log_config, cache=cache, clock=clock)

@@ -13,13 +13,15 @@ place and one sync: the file has its full size from the beginning, and neither g
            4     4  CRC32C of the rest
            8     8  sequence: one more with each save
           16    32  term, node, revision, compacted
-          48   464  zeros
+          48     2  size of the owner's name; 0: written by a release that did not note it
+          50   462  the owner's name, then zeros
 
 A slot fills one sector, and they are written in order. A crash in the middle of a save leaves at
 most one of them torn, and then the other holds this vote or the one before, which is all that the
 replica had promised. So one sound slot is enough, and of two the newer counts. A file of another
 size, or without a sound slot, is damage that no crash explains: it may have held a vote that
-nothing else remembers.
+nothing else remembers. So is the vote of another replica: whoever moved it here moved the log and
+the snapshots beside it as well, and those do not say whose they are.
 """
 
 import contextlib
@@ -32,13 +34,16 @@ from crc32c import crc32c
 
 from tidelog.records import NO_OFFSET, NO_TERM, Offset, Term
 from tidelog.storage.disk import Disk
-from tidelog.storage.errors import DamagedLog
+from tidelog.storage.errors import DamagedLog, LocalError
 from tidelog.storage.sealed import replace_file
 
 _MAGIC: Final = b"TLV2"
 _HEAD: Final = struct.Struct(">4sI")
 _VOTE: Final = struct.Struct(">qqqqq")
 _SLOT: Final = 512
+_OWNER: Final = struct.Struct(">H")
+_OWNER_AT: Final = _HEAD.size + _VOTE.size
+MAX_OWNER: Final = _SLOT - _OWNER_AT - _OWNER.size  # bytes of the owner's name
 SIZE: Final = 2 * _SLOT
 
 NO_NODE: Final = -1
@@ -62,7 +67,11 @@ NOTHING_PROMISED: Final = Vote(NO_TERM, NO_NODE, 0, NO_OFFSET)
 class VoteFile:
     """The vote of one replica, in one file."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, owner: str = "") -> None:
+        """`owner` names the replica; without it the vote of any is read."""
+        self._owner = owner.encode()
+        if len(self._owner) > MAX_OWNER:
+            raise LocalError(f"{owner!r} is too long to name a replica")
         self._disk = disk
         self._path = path
         self._sequence = 0  # of the newest save
@@ -92,6 +101,10 @@ class VoteFile:
         if not slots:
             raise DamagedLog(self._path, 0, NO_OFFSET, "neither copy of the vote is whole")
         votes = [_VOTE.unpack_from(each, _HEAD.size) for each in slots]
+        owner = _owner_of(max(slots, key=lambda each: _VOTE.unpack_from(each, _HEAD.size)))
+        if self._owner and owner not in (b"", self._owner):
+            reason = f"it is the vote of {owner.decode()}, and this is {self._owner.decode()}"
+            raise DamagedLog(self._path, _OWNER_AT, NO_OFFSET, reason)
         sequence, term, node, revision, compacted = max(votes)
         vote = Vote(Term(term), node, revision, Offset(compacted))
         self._sequence = sequence
@@ -107,6 +120,7 @@ class VoteFile:
         """Replace the vote; durable when this returns."""
         self._sequence += 1
         payload = _VOTE.pack(self._sequence, vote.term, vote.node, vote.revision, vote.compacted)
+        payload += _OWNER.pack(len(self._owner)) + self._owner
         payload = payload.ljust(_SLOT - _HEAD.size, b"\0")
         slot = _HEAD.pack(_MAGIC, crc32c(payload)) + payload
         try:
@@ -135,6 +149,11 @@ class VoteFile:
         else:
             replace_file(self._disk, self._path, [slot, slot])
         self._certain = True
+
+
+def _owner_of(slot: bytes) -> bytes:
+    (size,) = _OWNER.unpack_from(slot, _OWNER_AT)
+    return slot[_OWNER_AT + _OWNER.size :][:size]
 
 
 def _is_sound(slot: bytes) -> bool:
