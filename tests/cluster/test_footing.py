@@ -289,22 +289,20 @@ def test_the_only_replica_of_a_partition_survives_a_damaged_header(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
-        nodes = Nodes(tmp_path, 1)
-        await nodes.start(1)
-        await nodes.any.controller.create_topic("t", 1, 1, COMPACTED)
-        files = await compacting(nodes, tmp_path / "node-1")
-        await until((files / "checkpoint").exists, "the checkpoint that is taken with it")
-        end = (await nodes.leader("t")).high_watermark
-        await nodes.stop(1)
-        damage_headers(files)
-        await nodes.start(1)
-        leader = await nodes.leader("t")
-        assert leader.high_watermark == end
-        assert "-v1.snapshot is damaged and set aside" in caplog.text
-        assert not len(nodes[1].hosting.lost)
-        assert nodes[1].verifier.describe()["snapshots_set_aside"]
-        assert await nodes.write("t", 0, b"after") == end
-        await nodes.stop_all()
+        async with cluster(tmp_path, 1) as nodes:
+            await nodes.any.controller.create_topic("t", 1, 1, COMPACTED)
+            files = await compacting(nodes, tmp_path / "node-1")
+            await until((files / "checkpoint").exists, "the checkpoint that is taken with it")
+            end = (await nodes.leader("t")).high_watermark
+            await nodes.stop(1)
+            damage_headers(files)
+            await nodes.start(1)
+            leader = await nodes.leader("t")
+            assert leader.high_watermark == end
+            assert "-v1.snapshot is damaged and set aside" in caplog.text
+            assert not len(nodes[1].hosting.lost)
+            assert nodes[1].verifier.describe()["snapshots_set_aside"]
+            assert await nodes.write("t", 0, b"after") == end
 
     uvloop.run(asyncio.wait_for(story(), 120))
 

@@ -192,19 +192,20 @@ def test_a_lone_controller_whose_files_are_lost_says_that_nobody_else_has_them(
 
 def test_a_lone_controller_does_without_a_snapshot_whose_header_is_damaged(tmp_path: Path) -> None:
     async def story() -> None:
-        nodes = Nodes(tmp_path, 1)
-        await nodes.start(1)
-        for number in range(12):
-            await create(nodes, 1, f"t{number}")
-        await until(lambda: controller(nodes, 1).log.start > 0, "a log that begins late")
-        checkpoint = tmp_path / "node-1" / "controller" / "checkpoint"
-        await until(checkpoint.exists, "the checkpoint that is taken with a snapshot")
-        await nodes.stop(1)
-        flip(newest(tmp_path / "node-1", "snapshots/*.snapshot"), 20)
-        await nodes.start(1)
-        assert nodes[1].groups.snapshots_set_aside == 1
-        await create(nodes, 1, "after")
-        assert nodes[1].state.topics.keys() == {"after", *(f"t{number}" for number in range(12))}
-        await nodes.stop_all()
+        async with cluster(tmp_path, 1) as nodes:
+            for number in range(12):
+                await create(nodes, 1, f"t{number}")
+            await until(lambda: controller(nodes, 1).log.start > 0, "a log that begins late")
+            checkpoint = tmp_path / "node-1" / "controller" / "checkpoint"
+            await until(checkpoint.exists, "the checkpoint that is taken with a snapshot")
+            await nodes.stop(1)
+            flip(newest(tmp_path / "node-1", "snapshots/*.snapshot"), 20)
+            await nodes.start(1)
+            assert nodes[1].groups.snapshots_set_aside == 1
+            await create(nodes, 1, "after")
+            assert nodes[1].state.topics.keys() == {
+                "after",
+                *(f"t{number}" for number in range(12)),
+            }
 
     limited(story())
