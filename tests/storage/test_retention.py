@@ -50,6 +50,26 @@ def test_by_time_segments_go_once_their_newest_record_is_too_old(now: int, bound
     assert found == bound
 
 
+def test_a_time_in_the_far_future_keeps_nothing_that_is_too_old() -> None:
+    hour = 3_600_000
+    now = 100 * hour
+
+    def bound(*times: int) -> int:
+        return retention_bound(
+            Offset(0),
+            segments(*((1, time) for time in times)),
+            now=now,
+            retention_bytes=None,
+            retention_ms=hour,
+        )
+
+    never = 1 << 62
+    assert bound(1, never, 2, now) == 30
+    assert bound(1, now + hour, 2, now) == 10, "a clock may be ahead"
+    assert bound(1, never) == 10, "it goes when what follows is too old, not before"
+    assert bound(1, never, now) == 10
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.integers(-1, 50)), max_size=8),
     st.none() | st.integers(1, 300),
