@@ -13,7 +13,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cluster.errors import StartFailed
+from tidelog.cluster.errors import StartFailed, reason_of
 from tidelog.cluster.groups import Hosted
 from tidelog.cluster.healing import Failed
 from tidelog.cluster.model import CONTROLLER_GROUP
@@ -65,7 +65,7 @@ class GroupZero:
             if isinstance(error, DamagedLog):
                 self._lose(failed.vnode, str(error), None)
             elif error is not None:
-                node.hosting.healing.add(CONTROLLER_GROUP, failed.vnode, str(error), None)
+                node.hosting.healing.add(CONTROLLER_GROUP, failed.vnode, reason_of(error), None)
             else:
                 node.hosting.healing.opened(CONTROLLER_GROUP)
                 self._admit(loaded[0], state)
