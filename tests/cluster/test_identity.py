@@ -288,6 +288,38 @@ def test_a_node_that_lost_some_of_its_memory_is_rebuilt(loss: str, tmp_path: Pat
     run(story())
 
 
+@pytest.mark.parametrize("below", ["topics/t", "controller"])
+def test_an_older_copy_of_a_replica_counts_as_lost(below: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as nodes:
+            await nodes.any.controller.create_topic("t", 1, 3, KEEP)
+            for number in range(5):
+                assert await nodes.write("t", 0, b"%d" % number) == number
+            await whole(nodes, 1, 2, 3)
+            before = nodes[2].state.partition_at("t", 0).replica_on(NodeId(2))
+            revision = nodes[2].joining.identity.revision
+            await nodes.stop(2)
+            data = tmp_path / "node-2"
+            shutil.copytree(data / below, tmp_path / "copy")
+            await nodes.start(2)
+            await nodes.any.controller.create_topic("u", 1, 3, KEEP)
+            assert await nodes.write("t", 0, b"forgotten") == 5
+            await whole(nodes, 1, 2, 3)
+            await until(lambda: "u" in nodes[2].state.topics, "all commands")
+            await nodes.stop(2)
+            shutil.rmtree(data / below)
+            shutil.copytree(tmp_path / "copy", data / below)
+            await nodes.start(2)
+            if below == "controller":
+                assert nodes[2].joining.identity.revision != revision
+            else:
+                place = nodes[2].state.partition_at
+                await until(lambda: place("t", 0).replica_on(NodeId(2)) != before, "a successor")
+            await whole(nodes, 1, 2, 3)
+
+    run(story())
+
+
 def test_a_replica_that_was_lost_while_its_node_ran_stays_lost(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as nodes:

@@ -220,7 +220,7 @@ class Hosting:
                     flush_ms=config.flush_ms,
                     machines=machines_of_a_topic,
                     known=known or takes_over is not None,
-                    legacy=legacy,
+                    legacy=legacy or self._node.marks.get(partition.group, mine.revision),
                 )
             )
 

@@ -61,6 +61,7 @@ from tidelog.cluster.jointoken import (
 )
 from tidelog.cluster.leaders import Claim, CorruptClaims, LeaderTable
 from tidelog.cluster.legacy import Legacy
+from tidelog.cluster.marks import Marks
 from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
 from tidelog.cluster.operations import Operations, Payload
 from tidelog.cluster.partition import Partition
@@ -125,6 +126,7 @@ class Node:
         self.operations = Operations(self)
         self.joining = Joining(self)
         self.group_zero = GroupZero(self)
+        self.marks = Marks()
         self.network: Network
         self.groups: Groups
         self.executor: Executor
@@ -136,6 +138,7 @@ class Node:
         self._kept: Kept  # the cluster's secret, and which cluster that is
         self._lock: IO[bytes] | None = None
         self._known_peers: dict[NodeId, Address] = {}
+        self._entered = False  # this node knows who it is, and what it has
         self._led_the_cluster = False
         self._recoveries = 0  # of the cluster that were told of in the log
         self._told = NO_OFFSET  # how far the members of group 0 were told that it is committed
@@ -236,6 +239,8 @@ class Node:
     async def _enter(self, kafka: Address) -> None:
         config = self.config
         self.joining.remember(knows_of_a_cluster=bool(self._kept.cluster_id))
+        self.marks.load(self.groups.disk)
+        self._entered = True
         port = await self.network.listen(config.rpc.host, config.rpc.port)
         self._rpc = Address(config.rpc.public_host, config.rpc.public_port(port))
         self._kafka = kafka
@@ -266,6 +271,7 @@ class Node:
 
     async def _end(self) -> None:
         self.group_zero.close()
+        self.marks.note(self.groups)
         self.steward.close()
         self.verifier.close()
         self.comparer.close()
@@ -276,7 +282,16 @@ class Node:
         self.groups.close_all()
         await self.network.close()
         await asyncio.to_thread(self.executor.close)
+        await asyncio.to_thread(self._save_marks)
         self._release_directory()
+
+    def _save_marks(self) -> None:
+        if not self._entered:
+            return  # what is on the disk was not looked at
+        try:
+            self.marks.save(self.groups.disk, self.joining.registry)
+        except OSError as error:
+            log.warning("how far the replicas are could not be noted: %s", error)
 
     def _release_directory(self) -> None:
         if self._lock is not None:
@@ -406,7 +421,7 @@ class Node:
             flush_ms=FLUSH_MS,
             machines=lambda: [self.state if state is None else state],
             known=known,
-            legacy=legacy,
+            legacy=legacy or self.marks.get(CONTROLLER_GROUP, revision),
         )
 
     def _group_0_touched(self, hosted: Hosted) -> None:
