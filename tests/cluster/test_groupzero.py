@@ -122,14 +122,14 @@ def test_a_damaged_replica_of_the_controller_is_rebuilt_while_its_node_runs(
         assert leader is not None
         sick = leader if leads else NodeId(leader % 3 + 1)
         was = controller(nodes, sick).core.vnode
-        lost: list[object] = []
-        nodes[sick].state.on_change(lambda: lost.append(nodes[sick].state.version))
+        versions: list[int] = []
+        nodes[sick].state.on_change(lambda: versions.append(nodes[sick].state.version))
         DAMAGE[harm](tmp_path / f"node-{sick}")
         await until(lambda: nodes[sick].verifier.counts.damaged, "that it is found")
         for number in (1, 2, 3):
             await create(nodes, number, f"by{number}")
         await rebuilt(nodes, sick, was)
-        assert lost == sorted(lost), "what the node knew before stays known"
+        assert versions == sorted(versions), "what the node knew before stays known"
         registry = nodes[sick].joining.registry
         assert registry.why_lost(CONTROLLER_GROUP, was.revision)
         successor = controller(nodes, sick).core.vnode
