@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -132,6 +133,52 @@ def test_a_file_beside_the_log_that_vanishes_is_found_and_mended(tmp_path: Path,
             )
 
         await until(rebuilt, "the rebuilt replica")
+
+    run(tmp_path, story)
+
+
+def flip_last(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [flip_last, Path.unlink])
+def test_a_replica_alone_does_without_a_snapshot_that_is_damaged(
+    tmp_path: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(nodes: Eager) -> None:
+        await nodes.start(1, 2, 3)
+        short = {"segment.bytes": "16384", "retention.bytes": "60000", "retention.ms": "-1"}
+        await nodes.any.controller.create_topic("t", 1, 1, short)
+        for number in range(60):
+            await nodes.write("t", 0, b"%04d" % number * 500)
+        leader = await nodes.leader("t")
+        was, node = leader.core.vnode, nodes[leader.core.vnode.id]
+        (files,) = (tmp_path / f"node-{was.id}").glob("topics/t/*")
+        await until(lambda: leader.replica.log.start > 0, "a log that begins late")
+        await until((files / "checkpoint").exists, "a checkpoint")
+        end = leader.high_watermark
+        harmed: set[Path] = set()
+
+        def found() -> bool:
+            for path in set(files.glob("snapshots/*.snapshot")) - harmed:
+                harmed.add(path)  # a newer one may take its place before it is looked at
+                with contextlib.suppress(FileNotFoundError):
+                    harm(path)
+            return node.verifier.counts.damaged > 0
+
+        await until(found, "that it is found")
+        assert await nodes.write("t", 0, b"after") == end
+        again = await nodes.leader("t")
+        assert again.core.vnode == was
+        assert again is not leader
+        assert not len(node.hosting.lost)
+        assert "-v1.snapshot is damaged and set aside" in caplog.text
+        snapshots = again.replica.snapshots
+        another = snapshots.latest()
+        assert another is not None
+        snapshots.check(another)
 
     run(tmp_path, story)
 

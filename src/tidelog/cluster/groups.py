@@ -31,6 +31,7 @@ from tidelog.raft.messages import AppendReply, Ballot, Message, VoteRequest
 from tidelog.raft.types import GroupId, NodeId, Role, Vnode
 from tidelog.storage import (
     BatchCache,
+    DamagedLog,
     Disk,
     FileBudget,
     LogConfig,
@@ -189,7 +190,7 @@ class Groups:
         self.ends = OpenEnds(files.ends)  # and of the open ones
         self.tails = TailReads()
         self.on_dropped: Callable[[Objection], None] = lambda _: None  # a message, by a replica
-        self.snapshots_set_aside = 0  # files found damaged when replicas were opened
+        self.snapshots_set_aside = 0  # files that were found damaged
         self._hosted: dict[GroupId, Hosted] = {}
         self._touched: dict[GroupId, Hosted] = {}
         self._moved: dict[GroupId, Hosted] = {}  # touched since the last heartbeat
@@ -247,13 +248,17 @@ class Groups:
         )
         hosted.replica.on_dropped = self.on_dropped
         for damage in hosted.replica.snapshots.set_aside:
-            log.error(
-                "%s is damaged and set aside: %s. The replica does without it",
-                damage.path,
-                damage.reason,
-            )
-            self.snapshots_set_aside += 1
+            self.was_set_aside(damage)
         return hosted
+
+    def was_set_aside(self, damage: DamagedLog) -> None:
+        """Report a snapshot that its replica does without from now on."""
+        self.snapshots_set_aside += 1
+        log.error(
+            "%s is damaged and set aside: %s. The replica does without it",
+            damage.path,
+            damage.reason,
+        )
 
     def admit(self, hosted: Hosted) -> None:
         """Let a replica take part that was loaded."""

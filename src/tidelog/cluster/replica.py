@@ -290,6 +290,10 @@ class Replica:
         """A file of this replica is not what was written: what else it holds is in doubt too."""
         self.lose(str(damage))
 
+    def give_up(self, error: OSError) -> None:
+        """Take no part until its host has opened it again."""
+        self._fail(error)
+
     def _end(self, why: str) -> None:
         """Take no part from now on, before anything else that waits is done."""
         self._events.appendleft(ev.StorageLost(why))

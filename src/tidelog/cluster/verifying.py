@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.raft.types import GroupId
 from tidelog.records import NO_OFFSET, Offset
-from tidelog.storage import DamagedLog, Disk, StorageError, VerifyJob, wall_ms
+from tidelog.storage import DamagedLog, Disk, SnapshotInfo, StorageError, VerifyJob, wall_ms
 from tidelog.storage.sealed import load_sealed, save_sealed
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Verifier:
             await self.blocking(lambda: files.check(info))
         except DamagedLog as damage:
             if self.find(piece) is hosted and files.latest() == info:
-                self._damaged(hosted, damage)
+                await self._snapshot_damaged(hosted, damage, info)
             return
         except StorageError:
             return  # a newer one took its place
@@ -227,6 +227,24 @@ class Verifier:
         self.counts.damaged += 1
         self._groups.touch(hosted)
         hosted.replica.damaged(damage)
+
+    async def _snapshot_damaged(
+        self, hosted: Hosted, damage: DamagedLog, info: SnapshotInfo
+    ) -> None:
+        """Rebuild the replica from its peers; one that has none is opened again without the file.
+
+        What takes its place, if anything does, is found then.
+        """
+        replica = hosted.replica
+        if set(replica.core.configuration.members) != {replica.core.vnode}:
+            self._damaged(hosted, damage)
+            return
+        await self.blocking(lambda: replica.snapshots.put_aside(info))
+        if self._groups.get(hosted.group) is hosted:
+            self.counts.damaged += 1
+            self._groups.was_set_aside(damage)
+            self._groups.touch(hosted)
+            replica.give_up(StorageError(f"{damage.path} is damaged: {damage.reason}"))
 
     # --- Names -----------------------------------------------------------------------------------
 
@@ -264,11 +282,15 @@ class Verifier:
         await self.blocking(look)
         if self._groups.get(hosted.group) is hosted and replica.lost is None:
             damage = replica.log.missing(found, segments)
-            damage = damage or replica.snapshots.missing(stored, snapshots)
             if absent and damage is None:
                 damage = DamagedLog(absent[0], 0, NO_OFFSET, "the file is missing")
             if damage is not None:
                 self._damaged(hosted, damage)
+                return
+            gone = replica.snapshots.missing(stored, snapshots)
+            info = None if gone is None else replica.snapshots.find(gone.offset)
+            if gone is not None and info is not None:
+                await self._snapshot_damaged(hosted, gone, info)
 
     # --- Across restarts -------------------------------------------------------------------------
 

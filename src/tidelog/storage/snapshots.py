@@ -170,6 +170,15 @@ class SnapshotFiles:
         """Where the files are."""
         return self._directory
 
+    def put_aside(self, info: SnapshotInfo) -> None:
+        """Take a damaged file out of the way, if it is there; durable on return. Any thread."""
+        path = self._path(_name(info))
+        self._show(_name(info), None)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.rename(path, path + SET_ASIDE)
+            self._damaged.append(_name(info) + SET_ASIDE)
+        self._disk.sync_directory(self._directory)
+
     def names(self) -> frozenset[str]:
         """Return the names of the files that hold the snapshots."""
         return frozenset(self._infos)
