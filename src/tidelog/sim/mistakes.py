@@ -26,7 +26,7 @@ from tidelog.raft.proposals import Proposals
 from tidelog.raft.snapshots import Shipping
 from tidelog.raft.voter import Voter
 from tidelog.records import NO_OFFSET, Batch, BatchType, Offset, Term, ghost
-from tidelog.storage import FlushJob, Log, MergeJob, Vote
+from tidelog.storage import Checkpoint, FlushJob, Log, MergeJob, Vote
 from tidelog.storage.cleaning import Cleaner, KeyMap
 from tidelog.storage.segment import Segment
 
@@ -325,8 +325,13 @@ def checkpoint_with_holes(
 
 
 def resume_at_the_end(
-    original: Callable[..., None], checkpoints: Checkpoints, machines: Machines, log: Log
-) -> None:
-    original(checkpoints, machines, log)
+    original: Callable[..., Checkpoint | None],
+    checkpoints: Checkpoints,
+    machines: Machines,
+    log: Log,
+    carried: Checkpoint | None = None,
+) -> Checkpoint | None:
+    used = original(checkpoints, machines, log, carried)
     if machines.applied > NO_OFFSET:
         machines.applied = log.dirty
+    return used
