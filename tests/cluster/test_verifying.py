@@ -15,6 +15,7 @@ from tests.cluster.nodes import Nodes, until
 from tidelog.cluster import verifying
 from tidelog.cluster.config import NodeConfig
 from tidelog.cluster.partition import Partition
+from tidelog.records import Offset
 
 
 class Eager(Nodes):
@@ -45,7 +46,9 @@ def run(path: Path, story: Callable[[Eager], Awaitable[None]]) -> None:
 async def written(nodes: Nodes) -> Partition:
     """Write a topic of several segments; return a follower that has them on its disk."""
     await nodes.start(1, 2, 3)
-    await nodes.any.controller.create_topic("t", 1, 3, {"segment.bytes": "16384"})
+    # The records of these tests are from 1970.
+    kept = {"segment.bytes": "16384", "retention.ms": "-1"}
+    await nodes.any.controller.create_topic("t", 1, 3, kept)
     for number in range(40):
         await nodes.write("t", 0, b"%04d" % number * 500)
     leader = await nodes.leader("t")
@@ -186,31 +189,24 @@ def test_a_replica_alone_does_without_a_snapshot_that_is_damaged(
 def test_a_file_that_cannot_be_read_for_now_keeps_no_other_from_being_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = verifying.Verifier._verify
-    refused: list[verifying.Piece] = []
-
-    async def troubled(verifier: verifying.Verifier, piece: verifying.Piece) -> None:
-        if not refused:
-            refused.append(piece)
-        if piece == refused[0]:
-            raise OSError(errno.EMFILE, "Too many open files")
-        await read(verifier, piece)
-
     async def story(nodes: Eager) -> None:
-        await written(nodes)
-        monkeypatch.setattr(verifying.Verifier, "_verify", troubled)
-        await until(lambda: refused, "a refused read")
-        node = next(
-            each
-            for each in nodes.running.values()
-            if (hosted := each.groups.get(refused[0].group)) is not None
-            and hosted.replica.core.vnode.revision == refused[0].revision
-        )
-        counts = node.verifier.counts
+        follower = await written(nodes)
+        verifier = nodes[follower.core.vnode.id].verifier
+        counts, read = verifier.counts, verifier._verify
+        sick = verifying.Piece(follower.group, follower.core.vnode.revision, Offset(0))
+
+        async def troubled(piece: verifying.Piece) -> None:
+            if piece == sick:
+                raise OSError(errno.EMFILE, "Too many open files")
+            await read(piece)
+
+        monkeypatch.setattr(verifier, "_verify", troubled)
+        await until(lambda: counts.unread, "a refused read")
         full, before = counts.last_full_pass, counts.segments
         await until(lambda: counts.unread > 2 and counts.segments > before + 10, "all the others")
+        assert counts.last_full_pass == full
         assert counts.damaged == 0
-        assert node.verifier.describe()["unread"] == counts.unread
+        assert verifier.describe()["unread"] == counts.unread
         monkeypatch.undo()
         await until(lambda: counts.last_full_pass != full, "a full pass")
 
