@@ -181,3 +181,16 @@ def test_a_closed_log_takes_nothing() -> None:
     log.close()
     with pytest.raises(LocalError, match="is closed"):
         log.append([batch(1)])
+
+
+def test_a_log_closes_on_a_full_disk_and_opens_as_it_was() -> None:
+    """What cannot be noted there makes the next start slower; it poisons nothing."""
+    disk = FaultDisk()
+    log = open_log(disk)
+    log.append([batch(0), batch(1)])
+    flush(log)
+    before = log.draw()
+    disk.room = 0
+    log.close()
+    assert not disk.exists("log/log.poisoned")
+    assert open_log(disk.killed()).draw() == before

@@ -19,6 +19,7 @@ from tidelog.storage import (
     StorageError,
     Vote,
     VoteFile,
+    remove_staging,
 )
 
 VOTE = Vote(Term(7), 2, 11, Offset(40))
@@ -199,6 +200,28 @@ def test_a_vote_of_which_no_copy_is_whole_is_reported() -> None:
 
 
 # --- Snapshots -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [1, 30])
+def test_a_small_file_that_a_full_disk_refuses_leaves_the_old_one_and_takes_no_room(
+    room: int,
+) -> None:
+    disk = FaultDisk()
+    file = CheckpointFile(disk, "checkpoint")
+    file.save(Checkpoint(Offset(1), Term(1), b"old"))
+    disk.room = room
+    with pytest.raises(OSError, match="full"):
+        file.save(Checkpoint(Offset(2), Term(1), b"new" * 100))
+    assert disk.list("") == ["checkpoint"]
+    assert file.load() == Checkpoint(Offset(1), Term(1), b"old")
+
+
+def test_what_a_crash_left_half_written_is_swept() -> None:
+    disk = FaultDisk()
+    for name in ("vote", "vote.staging", "checkpoint.staging", "other"):
+        disk.open(name, create=True).close()
+    remove_staging(disk, "")
+    assert disk.list("") == ["other", "vote"]
 
 
 def info_of(content: bytes, offset: int = 99, term: int = 3) -> SnapshotInfo:

@@ -14,7 +14,7 @@ from tidelog.storage.flushmark import OPEN_MARKS
 from tidelog.storage.handles import OpenEnds
 from tidelog.storage.log import Log, wall_ms
 from tidelog.storage.merging import MergeJob, SweepJob
-from tidelog.storage.sealed import replace_file
+from tidelog.storage.sealed import remove_staging, replace_file
 from tidelog.storage.segment import SegmentPool
 from tidelog.storage.snapshots import SnapshotFiles, SnapshotInfo, SnapshotWriter
 from tidelog.storage.verifying import VerifyJob
@@ -54,6 +54,7 @@ __all__ = [
     "Vote",
     "VoteFile",
     "raise_file_limit",
+    "remove_staging",
     "replace_file",
     "wall_ms",
 ]

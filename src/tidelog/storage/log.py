@@ -554,7 +554,8 @@ class Log(ReadableLog):
         self._tail.store_index()
         if self._chain.last is not None:
             place = self._place_of_end(self._chain.last)
-            self._state.raise_point(place, self.truncations, self._cleaned)
+            with contextlib.suppress(OSError):  # a full disk: the next start is slower, no more
+                self._state.raise_point(place, self.truncations, self._cleaned)
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -41,10 +41,22 @@ def replace_file(disk: Disk, path: str, content: Sequence[Buffer]) -> None:
         file.truncate(0)
         file.append(content)
         file.sync()
-    finally:
+    except OSError:
         file.close()
+        # On a disk that is full the half of it would take what the other half lacks.
+        with contextlib.suppress(OSError):
+            disk.remove(staging)
+        raise
+    file.close()
     disk.rename(staging, path)
     disk.sync_directory(posixpath.dirname(path))
+
+
+def remove_staging(disk: Disk, directory: str) -> None:
+    """Remove what a crash left of files that were being replaced; nothing may be replaced now."""
+    for name in disk.list(directory):
+        if name.endswith(STAGING):
+            disk.remove(posixpath.join(directory, name))
 
 
 def load_sealed(disk: Disk, path: str, magic: bytes) -> bytes | None:
