@@ -315,6 +315,7 @@ class Refusal(Enum):
     OUT_OF_ORDER = "the producer's sequence has a gap"
     FENCED = "the producer's epoch is over"
     STORAGE = "the disk refused"
+    NO_ROOM = "the disks of the replicas are full: delete topics or records, or add space"
     CHANGING = "a configuration change is under way"
     NOT_CHANGING = "no configuration change is under way"
     NOT_READY = "not ready yet"

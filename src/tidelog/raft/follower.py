@@ -11,14 +11,26 @@ a leader sends it again because it heard nothing, and takes a follower that stay
 however slow the disk. The answer names what is flushed, so it claims no more than is true.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.raft import messages as msg
 from tidelog.raft.log import last_not_above
-from tidelog.records import NO_OFFSET, NO_TERM, Batch, CorruptBatch, Offset, Term, ghost
+from tidelog.records import (
+    NO_OFFSET,
+    NO_TERM,
+    Batch,
+    BatchType,
+    CorruptBatch,
+    Offset,
+    Term,
+    ghost,
+)
 
 if TYPE_CHECKING:
     from tidelog.raft.core import Core
+
+# What clients wrote, or what is left of it after compaction.
+_OF_CLIENTS: Final = frozenset({BatchType.DATA, BatchType.GHOST, BatchType.PLACEHOLDER})
 
 
 def is_well_formed(request: msg.AppendRequest) -> bool:
@@ -48,10 +60,22 @@ def _seq(request: msg.AppendRequest) -> int:
 
 
 class Receiver:
-    __slots__ = ("_appending", "_awaiting_flush", "_commit_hint", "_newest", "core")
+    __slots__ = (
+        "_appending",
+        "_awaiting_flush",
+        "_commit_hint",
+        "_newest",
+        "core",
+        "spared",
+        "sparing",
+    )
 
     def __init__(self, core: "Core") -> None:
         self.core = core
+        # The disk is all but full: what is left is for the cluster's own batches, and for what
+        # comes before them in the same request. How many requests were refused for that.
+        self.sparing = False
+        self.spared = 0
         # The request whose batches the driver is appending: it reports before the next step.
         self._appending: msg.AppendRequest | None = None
         # The newest request answered or to be answered in this term, and how far it matched.
@@ -93,6 +117,10 @@ class Receiver:
             return
         if not _are_sound(fresh):
             self.refuse(request, msg.Status.DAMAGED)
+            return
+        if self.sparing and all(batch.type in _OF_CLIENTS for batch in fresh):
+            self.spared += 1
+            self.refuse(request, msg.Status.UNAVAILABLE)
             return
         first = fresh[0].base_offset
         if first <= request.compacted and request.compacted > core.persisted.compacted:

@@ -12,7 +12,7 @@ failed. All that earlier leaders left counts as quorum writes, because nobody kn
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
@@ -27,6 +27,12 @@ from tidelog.records import NO_OFFSET, NO_TERM, Batch, BatchType, Offset, Term, 
 
 if TYPE_CHECKING:
     from tidelog.raft.core import Core
+
+
+# What a follower without room is sent with each heartbeat, to see whether it has some again: enough
+# for what comes before a batch of the cluster's own, which it may take, and not so much that a
+# hundred such followers keep the network busy.
+REFUSED_CHUNK: Final = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -185,11 +191,8 @@ class Leader:
                 if self._fresh and self._fresh[0].base_offset == start:
                     batches = self._fresh
                 else:
-                    batches = tuple(
-                        core.log.read(
-                            start, options.recovery_chunk, upto=core.appended, fill_gaps=True
-                        )
-                    )
+                    size = REFUSED_CHUNK if progress.refused else options.recovery_chunk
+                    batches = tuple(core.log.read(start, size, upto=core.appended, fill_gaps=True))
             elif progress.state is State.REPLICATE:
                 return  # it has everything
             self._send_append(node, progress, (prev, prev_term), batches)
@@ -297,6 +300,7 @@ class Leader:
         else:
             if reply.status is msg.Status.DAMAGED:
                 core.emit(ev.DoubtCache())
+            progress.refused = reply.status is msg.Status.UNAVAILABLE
             progress.become_probe(Offset(progress.match + 1))
             progress.waiting = True  # until the next heartbeat
         self.replicate(reply.source, progress)

@@ -38,6 +38,7 @@ class Progress:
         "next",
         "received_match",
         "received_seq",
+        "refused",
         "sent_seq",
         "state",
         "stored",
@@ -70,6 +71,8 @@ class Progress:
         self.inflight_bytes = 0
         # PROBE: a request is out; wait for its reply or the next heartbeat.
         self.waiting = False
+        # Its disk took nothing of the newest request with batches.
+        self.refused = False
         # Highest offset that a request of this stream asked the follower to flush.
         self.flush_asked = NO_OFFSET
         # The leader's committed, visible and compacted marks as the follower was told them last;
@@ -137,7 +140,9 @@ class Progress:
     def matched(self, upto: Offset) -> None:
         """The follower confirmed the logs equal up to here."""
         self.success_seq = self.received_seq
-        self.match = max(self.match, upto)
+        if upto > self.match:
+            self.match = upto
+            self.refused = False
         if self.state is State.PROBE:
             self.become_replicate()
         self.next = max(self.next, Offset(self.match + 1))
