@@ -25,6 +25,7 @@ from tidelog.cluster.groups import Hosted
 from tidelog.cluster.healing import Failed, Healing
 from tidelog.cluster.inheriting import Inherited, take_over, tell
 from tidelog.cluster.leaders import Claim
+from tidelog.cluster.leftovers import former_controllers, remove
 from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.lost import LostReplicas
 from tidelog.cluster.model import CONTROLLER_GROUP, Heir, PartitionState, TopicState
@@ -444,6 +445,7 @@ class Hosting:
         back: a group that the state never gave out is one that the state forgot.
         """
         state, registry = self._node.state, self._node.joining.registry
+        self._sweep()
         strange = 0
         for path in _replicas_below(self._node.config.data):
             place = _place_of(path.name)
@@ -463,6 +465,21 @@ class Hosting:
                 strange,
                 self._node.config.data / TOPICS,
             )
+
+    def _sweep(self) -> None:
+        """Remove what is left of former replicas of group 0, and of topics."""
+        data, joining = self._node.config.data, self._node.joining
+        revision = joining.identity.revision
+        assert revision is not None
+        former = former_controllers(data, revision)
+        for _, path in former:
+            log.info("deleting %s: another replica of group 0 took its place", path.name)
+
+        def sweep() -> None:
+            remove(former, data / TOPICS)
+            joining.registry.remove([(CONTROLLER_GROUP, each) for each, _ in former])
+
+        self._node.executor.submit("open", sweep, lambda error: _complain(TOPICS, error))
 
     def _is_known(self, group: GroupId, revision: int) -> bool:
         return self._node.state.knows(group, Vnode(self._node.id, revision))

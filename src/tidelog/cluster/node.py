@@ -60,6 +60,7 @@ from tidelog.cluster.jointoken import (
     settle_secret,
 )
 from tidelog.cluster.leaders import Claim, CorruptClaims, LeaderTable
+from tidelog.cluster.leftovers import controller_directory
 from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.marks import Marks
 from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
@@ -86,6 +87,7 @@ from tidelog.storage import (
     LogConfig,
     RealDisk,
     raise_file_limit,
+    remove_staging,
 )
 
 log = logging.getLogger(__name__)
@@ -238,6 +240,7 @@ class Node:
 
     async def _enter(self, kafka: Address) -> None:
         config = self.config
+        remove_staging(self.groups.disk, "")
         self.joining.remember(knows_of_a_cluster=bool(self._kept.cluster_id))
         self.marks.load(self.groups.disk)
         self._entered = True

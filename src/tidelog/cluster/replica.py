@@ -74,6 +74,7 @@ from tidelog.storage import (
     SnapshotInfo,
     StorageError,
     VoteFile,
+    remove_staging,
 )
 
 # How long a batch is told to come again while batches before it are missing here. Clients give a
@@ -160,6 +161,7 @@ class Replica:
         if known:
             check_whole(disk, directory)
         disk.make_directory(directory)
+        remove_staging(disk, directory)
         vote_file = VoteFile(disk, f"{directory}/vote", f"group {group} {vnode}")
         vote = vote_file.load()
         hard = hard_state(vote)
