@@ -8,6 +8,7 @@ from typing import Final
 from tidelog.cluster import strictjson
 from tidelog.cluster.errors import ClusterError, Problem
 from tidelog.cluster.model import Address
+from tidelog.cluster.room import Level
 from tidelog.cluster.state import Result
 from tidelog.raft.types import NodeId, Vnode
 from tidelog.rpc import Lane
@@ -24,6 +25,7 @@ class Call(IntEnum):
     OPERATE = 6  # an operation about the node that is asked (`operations.py`)
     WHO = 7  # who are you, and which cluster is yours? `Who`, answered with the same
     MEMBERS = 8  # who are the members? Answered with `Members`
+    ROOM = 9  # `RoomLeft`: how much room the sender's disk has
 
 
 # What the other end of a connection may ask, by what it has proven. A call that is in none of these
@@ -108,6 +110,11 @@ class Admission:
 class Handover:
     group: int
     target: Vnode
+
+
+@dataclass(frozen=True, slots=True)
+class RoomLeft:
+    level: Level
 
 
 @dataclass(frozen=True, slots=True)

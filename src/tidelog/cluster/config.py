@@ -103,6 +103,11 @@ class NodeConfig(_Strict):
     # 690 GB a day, and take a few percent of a slow disk.
     verify_bytes_per_s: Annotated[int, Field(ge=0)] = 8 << 20
     verify_every_s: Annotated[float, Field(gt=0)] = 86_400.0
+    # Room on the disk below which this node leads nothing that another one could, and refuses
+    # clients' writes; and below which it does not follow them either (`room.py` has the arithmetic:
+    # 256 and 64 MiB, or an eighth and a 32nd of a small disk). 0: never.
+    disk_low_bytes: Annotated[int | None, Field(ge=0)] = None
+    disk_full_bytes: Annotated[int | None, Field(ge=0)] = None
 
     @model_validator(mode="after")
     def _check(self) -> "NodeConfig":
@@ -111,6 +116,9 @@ class NodeConfig(_Strict):
             raise ValueError("two seeds have the same id")
         if self.heartbeat_ms * 3 > self.election_timeout_ms:
             raise ValueError("election_timeout_ms must be at least three times heartbeat_ms")
+        low, full = self.disk_low_bytes, self.disk_full_bytes
+        if low is not None and full is not None and low < full:
+            raise ValueError("disk_low_bytes must not be below disk_full_bytes")
         if self.token is not None and self.token_file is not None:
             raise ValueError("token and token_file are two ways to say the same: use one")
         return self

@@ -138,7 +138,7 @@ class Controller:
         return ClusterConfig.from_strings(self._state.config).num_partitions
 
     def _place(self, partitions: int, replication_factor: int) -> tuple[tuple[NodeId, ...], ...]:
-        """Choose nodes for new partitions: those that are up, if they are enough."""
+        """Choose nodes for new partitions: those with room, or that are up, if they are enough."""
         able = [
             member
             for member in self._state.members.values()
@@ -153,7 +153,10 @@ class Controller:
                 " at most one replica of a partition",
             )
         alive = [member for member in able if self._node.is_alive(member.id)]
-        chosen: Sequence[Member] = alive if len(alive) >= replication_factor else able
+        roomy = [member for member in alive if self._node.space.has_room(member.id)]
+        chosen: Sequence[Member] = next(
+            (some for some in (roomy, alive) if len(some) >= replication_factor), able
+        )
         return place(
             chosen,
             self._state.replica_counts,

@@ -29,7 +29,15 @@ VOTE: Final = "vote"
 # Threads of each lane. Votes are rare and must not wait behind a compaction; neither may a snapshot
 # chunk, and compaction may take as long as it likes. Replicas are opened and removed beside all
 # that, because a topic of a thousand partitions must not stop those that are there.
-THREADS: Final = {FLUSH: 1, VOTE: 4, "snapshot": 1, "compact": 1, "open": 1, "verify": 1}
+THREADS: Final = {
+    FLUSH: 1,
+    VOTE: 4,
+    "snapshot": 1,
+    "compact": 1,
+    "open": 1,
+    "verify": 1,
+    "room": 1,
+}
 # Most jobs of one round, where a round is not one flush. Of a thousand votes the first may be sent
 # before the last is on disk: an election that waits for all of them is over before it is counted.
 ROUNDS: Final = {VOTE: 4}

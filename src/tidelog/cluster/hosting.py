@@ -295,7 +295,7 @@ class Hosting:
         hosted.replica.on_failed = lambda why: self.healing.add(
             opened.group, hosted.replica.core.vnode, why, hosted
         )
-        hosted.replica.core.voter.reluctant = self._node.is_reluctant(opened.group)
+        self._node.space.admit(hosted)
         self._partitions[name, partition.index] = opened
         self._by_group[partition.group] = opened
         self._directories[partition.group] = directory_of(

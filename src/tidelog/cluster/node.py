@@ -68,6 +68,7 @@ from tidelog.cluster.operations import Operations, Payload
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.presence import Presence
 from tidelog.cluster.release import RELEASE
+from tidelog.cluster.space import Space
 from tidelog.cluster.state import ClusterState
 from tidelog.cluster.steward import Steward, peers_of
 from tidelog.cluster.verifying import Verifier
@@ -125,6 +126,7 @@ class Node:
         self.steward = Steward(self)
         self.verifier = Verifier(self)
         self.comparer = Comparer(self)
+        self.space = Space(self)
         self.operations = Operations(self)
         self.joining = Joining(self)
         self.group_zero = GroupZero(self)
@@ -220,6 +222,7 @@ class Node:
         self.network = Network(self.id, config.cluster, secret, self, limits=limits)
         self.network.identify(self._kept.cluster_id)
         self.operations.gauges["rpc_stats"] = lambda: dataclasses.asdict(self.network.stats)
+        self.operations.gauges["disk"] = self.space.describe
         self.executor = Executor(self.loop)
         beats = Beats(
             self.id,
@@ -241,6 +244,7 @@ class Node:
     async def _enter(self, kafka: Address) -> None:
         config = self.config
         remove_staging(self.groups.disk, "")
+        await self.space.start()
         self.joining.remember(knows_of_a_cluster=bool(self._kept.cluster_id))
         self.marks.load(self.groups.disk)
         self._entered = True
@@ -279,6 +283,7 @@ class Node:
         self.verifier.close()
         self.comparer.close()
         self.operations.checks.close()
+        self.space.close()
         self.presence.close()
         self.gate.close()
         self.hosting.close()
@@ -373,7 +378,7 @@ class Node:
         self.groups.admit(hosted)
         hosted.on_touched = lambda: self._group_0_touched(hosted)
         hosted.replica.core.voter.electable = self.may_lead
-        hosted.replica.core.voter.reluctant = self.is_reluctant(CONTROLLER_GROUP)
+        self.space.admit(hosted)
         hosted.replica.on_failed = lambda why: self.hosting.healing.add(
             CONTROLLER_GROUP, vnode, why, hosted
         )
@@ -396,7 +401,7 @@ class Node:
 
     def is_reluctant(self, group: GroupId) -> bool:
         """Whether a replica here lets all others try to lead first."""
-        return self.hosting.healing.is_reluctant(group)
+        return self.hosting.healing.is_reluctant(group) or self.space.is_reluctant(group)
 
     def settle_reluctance(self, group: GroupId) -> None:
         hosted = self.groups.get(group)
@@ -525,7 +530,10 @@ class Node:
 
     async def _say_goodbye(self) -> None:
         """Hand over everything that this node leads to somebody who is up to date."""
-        heirs = ((hosted, hosted.heir(self.presence.is_alive)) for hosted in self.groups)
+        heirs = (
+            (hosted, hosted.heir(self.space.is_fit) or hosted.heir(self.presence.is_alive))
+            for hosted in self.groups
+        )
         await asyncio.gather(
             *(
                 self.groups.transfer(hosted, heir, GOODBYE_S)
@@ -577,6 +585,10 @@ class Node:
                 case Call.CLAIMS:
                     self.gate.check_call(sender)
                     self.presence.take_claims(sender, payload)
+                    return b""
+                case Call.ROOM:
+                    self.gate.check_call(sender)
+                    self.space.take(sender, payload)
                     return b""
                 case Call.TRANSFER:
                     self.gate.check_call(sender)

@@ -109,6 +109,9 @@ class Replica:
         self.failed: str | None = None  # why it has to be opened again
         self.on_failed: Callable[[str], None] = _ignore
         self.on_refused: Callable[[OSError], None] = _ignore  # the disk took nothing of an append
+        # Whether there is room for what clients write. The cluster's own batches are always taken.
+        self.takes_writes = True
+        self.on_no_room: Callable[[], None] = _nothing  # a client's write was refused for that
         # Why nothing it says or holds can be trusted. It ends, and another one takes its place.
         self.lost: str | None = None
         self.on_lost: Callable[[str], None] = _ignore
@@ -241,11 +244,18 @@ class Replica:
             if verdict.standing is not Standing.NEW:
                 self.host.resolved(ev.Refused(token, _WHY[verdict.standing]))
                 return
-            self.step(ev.Propose(token, (batch,), level))
+            self._propose(token, batch, level)
             if not self._producers.holds(batch):
                 self.turned_away()
         else:
+            self._propose(token, batch, level)
+
+    def _propose(self, token: int, batch: Batch, level: Level) -> None:
+        if self.takes_writes or self.core.leading is None:
             self.step(ev.Propose(token, (batch,), level))
+        else:
+            self.on_no_room()
+            self.host.resolved(ev.Refused(token, ev.Refusal.NO_ROOM))
 
     def turned_away(self) -> None:
         """A batch of some producer may have been refused, here or elsewhere, that comes again."""

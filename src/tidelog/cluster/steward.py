@@ -276,7 +276,7 @@ class Steward:
         eligible = {
             each.id
             for each in state.members.values()
-            if each.status is MemberStatus.ACTIVE and node.is_alive(each.id)
+            if each.status is MemberStatus.ACTIVE and node.space.is_fit(each.id)
         }
         if node.id not in eligible and await self._hand_over(hosted, eligible):
             return

@@ -63,6 +63,7 @@ CODES: Final = {
     Refusal.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
     Refusal.FENCED: ErrorCode.invalid_producer_epoch,
     Refusal.STORAGE: ErrorCode.kafka_storage_error,
+    Refusal.NO_ROOM: ErrorCode.kafka_storage_error,
     Refusal.UNKNOWN: ErrorCode.request_timed_out,
 }
 
