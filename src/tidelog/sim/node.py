@@ -31,6 +31,7 @@ from tidelog.raft.configuration import Configuration
 from tidelog.raft.events import BeatDue, ElectionTimeout, Event, QuorumLost
 from tidelog.raft.messages import AppendReply, Message
 from tidelog.raft.types import GroupId, NodeId, Vnode
+from tidelog.sim import room
 from tidelog.sim.disk import PowerLost, SimDisk
 from tidelog.sim.host import GroupHost
 from tidelog.sim.observe import observe
@@ -213,6 +214,7 @@ class SimNode:
         self.replicas[group] = replica
         self.beats.add(group, self.vnode, self._beat_time())
         observe(self, group, replica)
+        room.watch(self, group, replica)
         world.judge.on_open(self, group)
         replica.start()
 
