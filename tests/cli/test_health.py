@@ -163,6 +163,27 @@ def test_a_data_directory_that_cannot_be_read_is_critical_where_it_leads() -> No
     assert "cannot be read: EIO. See that its disk works" in leader.message
 
 
+def test_what_a_node_does_about_its_room_is_told_as_the_node_says_it() -> None:
+    low = problems(status(node(2, disk={"level": "low", "refusing": []})))
+    full = problems(status(node(2, disk={"level": "full", "refusing": []})))
+    refusing = problems(status(node(2, disk={"level": "roomy", "refusing": ["t/0", "t/1"]})))
+    both = problems(status(node(2, disk={"level": "full", "refusing": ["t/0"]})))
+    assert [each.kind for each in low] == ["disk_nearly_full"]
+    assert [each.kind for each in full] == ["disk_full"]
+    assert "Delete topics or records" in full[0].message
+    assert [(each.kind, each.severity) for each in refusing] == [
+        ("writes_refused", Severity.CRITICAL)
+    ]
+    assert refusing[0].message.endswith("no room on their disks: t/0, t/1")
+    assert [each.kind for each in both] == ["writes_refused", "disk_full"]
+
+
+def test_a_node_with_room_by_its_own_word_is_healthy_whatever_the_disk() -> None:
+    """Its operator may have set other thresholds."""
+    roomy = node(2, disk_free_bytes=4096, disk={"level": "roomy", "refusing": []})
+    assert problems(status(roomy)) == []
+
+
 def test_replicas_of_one_reason_are_one_line_with_the_reason() -> None:
     failed = {f"t/{number}": "No space left on device" for number in range(20)} | {"u/0": ""}
     one, other = problems(status(node(2, failed_partitions=failed)))

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.cluster.nodes import cluster, until
 from tests.cluster.test_lost import run
 
-from tidelog.cluster.leftovers import controller_directory, former_controllers, remove
+from tidelog.cluster.identity import controller_directory
+from tidelog.cluster.leftovers import former_controllers, remove
 
 
 def test_only_older_replicas_of_group_0_are_former_ones(tmp_path: Path) -> None:

@@ -204,7 +204,10 @@ def _disk(node: Mapping[str, Any]) -> Iterator[Problem]:
         f"{format_bytes(free)} of {format_bytes(total)} are free. Delete topics or records, shorten"
         " retention, or give it more space"
     )
-    if free < FULL_BYTES:
+    level = (node.get("disk") or {}).get("level")
+    if level is not None:
+        yield from _level(node, level, disk, room)
+    elif free < FULL_BYTES:
         # What it leads cannot be written; a follower with a full disk costs a copy.
         leads = bool(node.get("leaders"))
         yield Problem(
@@ -216,6 +219,34 @@ def _disk(node: Mapping[str, Any]) -> Iterator[Problem]:
     elif free < min(NEARLY_FULL_BYTES, NEARLY_FULL_SHARE * total):
         yield Problem(
             Severity.WARNING, "disk_nearly_full", f"{disk} nearly full", f"{disk} is low: {room}"
+        )
+
+
+def _level(node: Mapping[str, Any], level: str, disk: str, room: str) -> Iterator[Problem]:
+    """What a node says itself of the room that it has, and of what it does about that."""
+    refusing = node["disk"].get("refusing") or []
+    if refusing:
+        yield Problem(
+            Severity.CRITICAL,
+            "writes_refused",
+            f"{plural(len(refusing), 'partition')} on node {node['id']} taking no writes",
+            f"node {node['id']} leads {plural(len(refusing), 'partition')} that can be read and not"
+            f" written, because too many replicas have no room on their disks: {_names(refusing)}",
+        )
+    if level == "full":
+        yield Problem(
+            Severity.WARNING,
+            "disk_full",
+            f"{disk} full",
+            f"{disk} is full, so its replicas take no writes of clients and fall behind: {room}",
+        )
+    elif level == "low":
+        yield Problem(
+            Severity.WARNING,
+            "disk_nearly_full",
+            f"{disk} nearly full",
+            f"{disk} is low, so other nodes lead what they can, and the rest takes no writes:"
+            f" {room}",
         )
 
 

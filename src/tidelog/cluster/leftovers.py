@@ -14,10 +14,6 @@ from typing import Final
 _CONTROLLER: Final = re.compile(r"controller(?:-r(\d+))?", re.ASCII)
 
 
-def controller_directory(revision: int) -> str:
-    return "controller" if revision == 0 else f"controller-r{revision}"
-
-
 def former_controllers(data: Path, revision: int) -> list[tuple[int, Path]]:
     """Return replicas of group 0 under older revisions, which can never take part again."""
     found = []

@@ -60,7 +60,6 @@ from tidelog.cluster.jointoken import (
     settle_secret,
 )
 from tidelog.cluster.leaders import Claim, CorruptClaims, LeaderTable
-from tidelog.cluster.leftovers import controller_directory
 from tidelog.cluster.legacy import Legacy
 from tidelog.cluster.marks import Marks
 from tidelog.cluster.model import CONTROLLER_GROUP, Address, MemberStatus
