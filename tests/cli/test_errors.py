@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -14,6 +16,8 @@ from tidelog.cli.app import app
 from tidelog.cli.errors import asks_for_json, kind_of
 from tidelog.client.errors import Refused, TimedOut, UnknownTopic
 from tidelog.client.operations import OperationRefused
+from tidelog.server import process
+from tidelog.storage import StorageError
 
 NOWHERE = {"TIDELOG_BOOTSTRAP": "127.0.0.1:1"}
 BAD_NEWS = [
@@ -144,3 +148,17 @@ def test_kinds_are_names_that_programs_can_compare() -> None:
         "timed_out",
         "system",
     ]
+
+
+def test_a_node_that_cannot_start_on_a_full_disk_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise StorageError("no", OSError(errno.ENOSPC, "No space left on device"))
+
+    monkeypatch.setattr(process, "run", refuse)
+    config = tmp_path / "node.toml"
+    config.write_text(f'id = 1\ndata = "{tmp_path}"\n')
+    result = CliRunner().invoke(app, ["start", "--config", str(config)])
+    assert result.exit_code == 1
+    assert "its disk is full (no). Remove something that is not the node's own" in result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +98,16 @@ def start(
         with _logging(settings, level):
             run(settings)
     except (InvalidNodeConfig, StartFailed, OSError) as error:
-        fail(f"this node cannot start: {error}")
+        fail(f"this node cannot start: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"its disk is full ({error}). Remove something that is not the node's own, or give it"
+            " more space: a few MiB are enough to start it and to delete topics or records"
+        )
+    return str(error)
 
 
 @contextlib.contextmanager
