@@ -75,6 +75,8 @@ def test_a_node_that_is_no_seed_joins(tmp_path: Path) -> None:
         ("cache_bytes = 1", "cache_bytes: "),
         ("heartbeat_ms = 400", "the file: .*three times heartbeat_ms"),
         ("housekeeping_s = 0", "housekeeping_s: "),
+        ("disk_low_bytes = -1", "disk_low_bytes: "),
+        ("disk_low_bytes = 1\ndisk_full_bytes = 2", "must not be below disk_full_bytes"),
         ('[[seeds]]\nid = 1\nhost = "h"\nport = 0', "seeds.0.port: "),
         ('[[seeds]]\nid = 1\nhost = "h"\nport = 1\n' * 2, "two seeds have the same id"),
     ],

@@ -490,6 +490,30 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(
     run(story())
 
 
+def test_without_room_writes_are_refused_but_what_was_written_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with broker(tmp_path) as node:
+            await node.create()
+            await node.produce(batch(b"0", producer=(*IDEMPOTENT, 0)))
+            node.partition().replica.takes_writes = False
+            for acks in (-1, 1):
+                answer = await node.produce(batch(b"x"), acks=acks)
+                assert answer.error_code is ErrorCode.kafka_storage_error
+                assert "add space" in (answer.error_message or "")
+            answer = await node.produce(batch(b"1", producer=(*IDEMPOTENT, 1)))
+            assert answer.error_code is ErrorCode.kafka_storage_error
+            again = await node.produce(batch(b"0", producer=(*IDEMPOTENT, 0)))
+            assert (again.error_code, again.base_offset) == (ErrorCode.none, 0)
+            assert node.partition().end == 1
+            node.partition().replica.takes_writes = True
+            answer = await node.produce(batch(b"1", producer=(*IDEMPOTENT, 1)))
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 1)
+
+    run(story())
+
+
 def test_a_disk_that_failed_takes_nothing_more(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker(tmp_path) as node:

@@ -99,6 +99,35 @@ def read(cluster: System, topic: str) -> list[bytes]:
     return values
 
 
+def read_as_group(cluster: System, topic: str, group: str) -> int:
+    """Join a group, read a topic to its end and commit that; return how many records there were."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        },
+        logger=logging.getLogger("librdkafka"),
+    )
+    count = 0
+    with contextlib.closing(consumer):
+        place = confluent_kafka.TopicPartition(topic, 0)
+        _, end = consumer.get_watermark_offsets(place, PATIENCE)
+        consumer.subscribe([topic])
+
+        def done() -> bool:
+            nonlocal count
+            count += sum(each.error() is None for each in consumer.consume(1000, 0.5))
+            return count >= end
+
+        until(done, f"reading {topic} in a group")
+        consumer.commit(asynchronous=False)
+        [committed] = consumer.committed([place], PATIENCE)
+    assert committed.offset == end
+    return count
+
+
 def check(cluster: System, topic: str, writer: Writer) -> None:
     """All that was acknowledged is there, once and in order."""
     acknowledged = set(writer.acknowledged)
@@ -201,10 +230,12 @@ def test_two_of_three_refuse_honestly_and_come_back(
         cluster.create(topic, segment_bytes=SEGMENT)
     writer = Writer(cluster, "t")
     writer.write(200)
+    assert read_as_group(cluster, "t", "before") == 200
     for full in (1, 2):
         fill_up(cluster, full, disks[full - 1])
     until(writer.is_refused, "a write that is refused")
     check(cluster, "t", writer)
+    assert read_as_group(cluster, "t", "meanwhile") >= 200
     cluster.kill(1, 2)
     cluster.start(1, 2)
     check(cluster, "t", writer)
