@@ -208,12 +208,12 @@ def test_a_small_file_that_a_full_disk_refuses_leaves_the_old_one_and_takes_no_r
 ) -> None:
     disk = FaultDisk()
     file = CheckpointFile(disk, "checkpoint")
-    file.save(Checkpoint(Offset(1), Term(1), b"old"))
+    file.save(Checkpoint(Offset(1), Term(1), b"old", b""))
     disk.room = room
     with pytest.raises(OSError, match="full"):
-        file.save(Checkpoint(Offset(2), Term(1), b"new" * 100))
+        file.save(Checkpoint(Offset(2), Term(1), b"new" * 100, b""))
     assert disk.list("") == ["checkpoint"]
-    assert file.load() == Checkpoint(Offset(1), Term(1), b"old")
+    assert file.load() == Checkpoint(Offset(1), Term(1), b"old", b"")
 
 
 def test_what_a_crash_left_half_written_is_swept() -> None:
