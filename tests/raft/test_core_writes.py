@@ -365,6 +365,19 @@ def test_a_leader_elected_with_a_full_disk_opens_its_term_when_there_is_room() -
     assert leader.entries() == [(0, 0, 1)]
 
 
+def test_a_leader_alone_with_a_full_disk_opens_a_term_when_there_is_room() -> None:
+    alone = Group.of(1)
+    alone[1].full_disk = True
+    for _ in range(3):
+        alone[1].step(ev.ElectionTimeout())
+        assert not alone[1].core.confirmed
+    alone[1].full_disk = False
+    alone[1].step(
+        ev.ElectionTimeout()
+    )  # nobody gets heartbeats of it, so nothing else makes it try again
+    assert alone[1].core.confirmed
+
+
 def test_a_change_that_the_disk_refused_has_not_begun() -> None:
     group = Group.of(4, configuration=None)
     leader = group.elect(1)
@@ -373,6 +386,12 @@ def test_a_change_that_the_disk_refused_has_not_begun() -> None:
     leader.step(ev.ChangeConfiguration(1, (vnode(1), vnode(2))))
     assert leader.core.configuration == before
     assert set(leader.core.progress) == {vnode(2), vnode(3), vnode(4)}
+    assert leader.refusal(1) is ev.Refusal.STORAGE
+    leader.full_disk = False
+    leader.step(ev.ChangeConfiguration(2, (vnode(1), vnode(2))))
+    for _ in range(6):
+        group.beat(1)
+    assert leader.is_done(2), "it can be asked for again"
 
 
 def test_a_follower_with_a_full_disk_is_tried_again_at_the_next_heartbeat() -> None:

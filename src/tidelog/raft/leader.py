@@ -160,8 +160,13 @@ class Leader:
         self.maybe_commit()
 
     def on_append_failed(self) -> None:
-        """The disk is full, say. The leader stays and refuses, so that readers are still served."""
+        """The disk is full, say. The leader stays and refuses, so that readers are still served.
+
+        The first batch of its term is tried again with heartbeats. A leader that has nobody to send
+        them to stands again instead.
+        """
         core = self.core
+        changing = any(batch.type is BatchType.CONFIGURATION for batch in self._fresh)
         for proposal in self._appending:
             core.refuse(proposal.token, ev.Refusal.STORAGE)
             if proposal.token == ev.INTERNAL:
@@ -169,6 +174,10 @@ class Leader:
         self._appending = []
         self._fresh = ()
         self.follow_configuration()
+        if core.dirty < self.term_start and not self.progress:
+            core.become_follower(core.term, None)
+        elif changing and not core.configuration.is_joint:
+            self._membership.refused()
 
     # --- Replication ----------------------------------------------------------------------------
 

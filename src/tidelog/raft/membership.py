@@ -47,6 +47,11 @@ class Membership:
         if self._change is not None:
             self._resolve(ev.Refusal.UNKNOWN)
 
+    def refused(self) -> None:
+        """The disk did not take a step: whoever asked for the change may ask again."""
+        if self._change is not None:
+            self._resolve(ev.Refusal.STORAGE)
+
     def change(self, event: ev.ChangeConfiguration) -> None:
         core = self.leader.core
         current = core.configuration
