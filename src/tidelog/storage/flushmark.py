@@ -7,9 +7,10 @@ that a crash tore. The mark closes that gap for one small write per flush:
 - It is appended *after* the sync of a flush returned, so it is true whenever it is there.
 - It is not synced itself. When a process dies it is exact; a loss of power may take back the last
   marks, up to what the operating system had not written yet, and then the recovery point remains.
-- Before a suffix truncation takes away what it covers it is emptied, durably.
+- Before a suffix truncation takes away what it covers it is lowered to what stays, durably.
 
-`log.flushed` is a row of entries, the last sound one counts: 8 bytes offset, 4 bytes CRC32C of it.
+`log.flushed` is a ring of entries, of which the highest sound one counts: 8 bytes offset, 4 bytes
+CRC32C of it. It is written in place, so that a loss of power takes back no mark that the disk has.
 
 A process has thousands of logs, and few of them are written to at a time. The files of those few
 are held open (`OpenMarks`), because opening one takes longer than writing to it.
@@ -33,7 +34,7 @@ MARK_NAME: Final = "log.flushed"
 _OFFSET: Final = struct.Struct(">q")
 _CRC: Final = struct.Struct(">I")
 _ENTRY: Final = _OFFSET.size + _CRC.size
-# The file begins anew past this size: one page, so that it is cheap to write and to read.
+# The ring ends before this size: one page, so that it is cheap to write and to read.
 _MAX_SIZE: Final = 4096
 # Mark files held open: an eighth of the 1,024 descriptors a process has by default.
 MAX_OPEN: Final = 128
@@ -83,8 +84,9 @@ class FlushMark:
         self._key = str(next(_numbers))
         self._closed = False
         self.offset = NO_OFFSET
-        # Where the next entry goes. 0 after a start or a failure: then the file begins anew.
-        self._size = 0
+        # Where the next entry goes, and how long the file is; not known after a start or a failure.
+        self._place = 0
+        self._size: int | None = None
 
     def load(self) -> None:
         """Read what the last process left."""
@@ -96,9 +98,8 @@ class FlushMark:
             data = file.read(0, _MAX_SIZE + _ENTRY)
         for at in range(0, len(data) - _ENTRY + 1, _ENTRY):
             offset = data[at : at + _OFFSET.size]
-            if _CRC.unpack_from(data, at + _OFFSET.size)[0] != crc32c(offset):
-                break
-            self.offset = max(self.offset, Offset(_OFFSET.unpack(offset)[0]))
+            if _CRC.unpack_from(data, at + _OFFSET.size)[0] == crc32c(offset):
+                self.offset = max(self.offset, Offset(_OFFSET.unpack(offset)[0]))
 
     def create(self) -> None:
         """Give the file its name; durable with the next sync of the directory."""
@@ -108,35 +109,43 @@ class FlushMark:
         """Note that everything up to an offset is on the disk."""
         if offset <= self.offset:
             return
-        entry = _OFFSET.pack(offset)
-        size, self._size = self._size, 0
+        place, size = self._place, self._size
+        self._place, self._size = 0, None
         self.offset = offset  # also if this fails: the entry may be there all the same
         file = self._take()
         try:
-            if not 0 < size <= _MAX_SIZE - _ENTRY:
-                file.truncate(0)
-                size = 0
-            file.append((entry, _CRC.pack(crc32c(entry))))
+            if size is None:
+                size = file.size()
+            if place + _ENTRY > _MAX_SIZE:
+                place = 0
+            if place + _ENTRY > size:
+                file.truncate(place)  # what is left of an entry
+                file.append((_entry(offset),))
+                size = place + _ENTRY
+            else:
+                file.write(place, _entry(offset))
         except BaseException:
             file.close()
             raise
         self._give(file)
-        self._size = size + _ENTRY
+        self._place, self._size = place + _ENTRY, size
 
     def lower(self, offset: Offset) -> None:
-        """Forget marks above an offset; durable when this returns."""
+        """Forget marks above an offset, below which all is on the disk; durable on return."""
         if self.offset <= offset:
             return
-        self._size = 0
+        self._place, self._size = 0, None
         file = self._take()
         try:
             file.truncate(0)
+            if offset > NO_OFFSET:
+                file.append((_entry(offset),))
             file.sync()
         except BaseException:
             file.close()
             raise
         self._give(file)
-        self.offset = NO_OFFSET
+        self.offset = offset
 
     def close(self) -> None:
         """Let go of the file; a flush that ends later may still write to it."""
@@ -154,3 +163,8 @@ class FlushMark:
             file.close()
         else:
             self._files.give(self._key, file)
+
+
+def _entry(offset: Offset) -> bytes:
+    data = _OFFSET.pack(offset)
+    return data + _CRC.pack(crc32c(data))
