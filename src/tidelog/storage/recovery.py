@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.records import NO_OFFSET, CorruptBatch, Offset
+from tidelog.records import NO_OFFSET, Batch, CorruptBatch, Offset
 from tidelog.storage.chain import Chain
 from tidelog.storage.config import BATCH_COST, LogConfig
 from tidelog.storage.disk import Disk, File
@@ -176,7 +176,7 @@ def _find(
                 raise _misfit(segment, before or following)
             plan.chain.add(segment)
             continue
-        if not _find_tail(disk, config, state, segment, plan):
+        if not _find_tail(disk, config, state, segment, following, plan):
             plan.dropped += segments[number:]
             return
         if plan.tails and plan.tails[-1].torn:
@@ -185,7 +185,12 @@ def _find(
 
 
 def _find_tail(
-    disk: Disk, config: LogConfig, state: StateFile, segment: Segment, plan: _Plan
+    disk: Disk,
+    config: LogConfig,
+    state: StateFile,
+    segment: Segment,
+    following: Segment | None,
+    plan: _Plan,
 ) -> bool:
     """Read one segment past the recovery point; False if it is not part of the log."""
     start, point = state.state.start, state.state.point
@@ -205,7 +210,8 @@ def _find_tail(
         index: SparseIndex | None = SparseIndex(config.index_interval)
         if position:
             index = load_index(disk, file, position, segment, Offset(expected - 1))
-        tail = _scan_tail(file, position, expected, segment, index)
+        ends = [state.marked] if following is None else [state.marked, Offset(following.base - 1)]
+        tail = _scan_tail(file, position, expected, segment, index, ends)
     except BaseException:
         file.close()
         raise
@@ -220,9 +226,20 @@ def _find_tail(
 
 
 def _scan_tail(
-    file: File, first: int, expected: Offset, segment: Segment, index: SparseIndex | None
+    file: File,
+    first: int,
+    expected: Offset,
+    segment: Segment,
+    index: SparseIndex | None,
+    ends: list[Offset],
 ) -> _Tail:
-    """Read from the recovery point, where the index ends, to the first batch that is not sound."""
+    """Read from the recovery point, where the index ends, to the first batch that is not sound.
+
+    Base offsets have no checksum, and one that rotted upwards looks like a gap. But no batch
+    reaches over one of `ends`: there a batch ended when the log was flushed, or another segment was
+    begun, and nothing past the recovery point is compacted. And none that is whole stands after
+    a batch that claims its offsets: no tear leaves that.
+    """
     size = file.size()
     segment.last = Offset(expected - 1)
     if first == WHOLE:
@@ -235,8 +252,9 @@ def _scan_tail(
     batches = 0
     try:
         for position, batch in scan(file, first, size):
-            check_place(batch, position, segment, expected)
             batch.check_crc(position)
+            _check_offsets(batch, position, segment, expected, ends)
+            check_place(batch, position, segment, expected)
             expected = Offset(batch.last_offset + 1)
             end = position + batch.size
             batches += 1
@@ -251,6 +269,20 @@ def _scan_tail(
     segment.last = Offset(expected - 1)
     segment.size = end
     return _Tail(segment, file, end, end < size, index, scanned=size - first, batches=batches)
+
+
+def _check_offsets(
+    batch: Batch, position: int, segment: Segment, expected: Offset, ends: list[Offset]
+) -> None:
+    """Raise `DamagedLog` if a whole batch stands behind its place, and `CorruptBatch` if it, or the
+    gap before it, reaches over one of the ends."""
+    if batch.base_offset < expected:
+        reason = f"offset {batch.base_offset} came before"
+        raise DamagedLog(segment.path, position, batch.base_offset, reason)
+    for end in ends:
+        if expected <= end < batch.last_offset:
+            reason = f"it leads to offset {batch.last_offset}, and a batch ended at {end}"
+            raise CorruptBatch(position, reason)
 
 
 def _check_mark(state: StateFile, plan: _Plan) -> None:
