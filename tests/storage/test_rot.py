@@ -225,3 +225,17 @@ def test_a_checkpoint_that_the_disk_cannot_read_counts_as_none() -> None:
     assert file.load() is not None
     disk.unreadable.add("replica/checkpoint")
     assert file.load() is None
+
+
+def test_a_segment_that_takes_the_place_of_another_is_not_taken_for_missing() -> None:
+    disk = FaultDisk()
+    log = open_log(disk, SMALL)
+    log.append([batch(0, 1), batch(2, 3)])
+    log.roll()
+    log.append([batch(4, 5)])
+    before = log.names()
+    log.truncate_suffix(Offset(4))
+    listed = set(disk.list("log"))
+    log.append([batch(4, 5, term=2)])
+    assert log.missing(listed, before) is None
+    assert log.missing({"4-2-v1.log"}, log.names()) is not None

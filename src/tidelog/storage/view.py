@@ -274,10 +274,10 @@ class ReadableLog:
 
         `before` is what `names` said before the directory was listed.
         """
+        now = self.names()
         for name, base in before.items():
-            number = self._chain.locate(base)
-            if name not in names and number >= 0 and self._chain[number].base == base:
-                return DamagedLog(self._chain[number].path, 0, base, "the file is missing")
+            if name not in names and name in now:  # and not removed, or replaced, in the meantime
+                return DamagedLog(f"{self._directory}/{name}", 0, base, "the file is missing")
         return None
 
     # --- For tools and tests ---------------------------------------------------------------------
