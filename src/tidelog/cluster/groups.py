@@ -158,14 +158,7 @@ class Hosted:
     def close(self) -> None:
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        try:
-            self.replica.close()
-        except OSError as error:
-            # Its last flush failed, or its files are gone. What nobody flushed nobody relies on,
-            # and what is to follow must not be held up by it: its successor, or the node's end.
-            log.warning(
-                "a replica of group %d was closed without a last flush: %s", self.group, error
-            )
+        self.replica.close()
 
 
 class Groups:

@@ -17,6 +17,7 @@ Rules:
    on from where the machines stand.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -76,6 +77,8 @@ from tidelog.storage import (
     VoteFile,
     remove_staging,
 )
+
+logger = logging.getLogger(__name__)
 
 # How long a batch is told to come again while batches before it are missing here. Clients give a
 # leader 30 s for an answer (`request.timeout.ms`), and may have sent the missing ones to the leader
@@ -212,8 +215,12 @@ class Replica:
         self._run(self.core.start())
 
     def close(self) -> None:
+        """Let go of all files. What the disk does not take any more was promised to nobody."""
         self._chunks.abort()
-        self.log.close()
+        try:
+            self.log.close()
+        except OSError as error:
+            logger.warning("%s was closed without a last flush: %s", self.log.directory, error)
 
     # --- The way in -----------------------------------------------------------------------------
 

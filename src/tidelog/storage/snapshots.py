@@ -254,7 +254,10 @@ class SnapshotFiles:
                 raise DamagedLog(path, 0, NO_OFFSET, "the header's checksum does not fit")
             if file.size() != _HEADER.size + length + size:
                 raise DamagedLog(path, file.size(), Offset(offset), "the file has the wrong size")
-        return SnapshotInfo(Offset(offset), Term(term), size, crc, metadata)
+        info = SnapshotInfo(Offset(offset), Term(term), size, crc, metadata)
+        if _name(info) != name:
+            raise DamagedLog(path, 0, info.offset, f"its header is that of {_name(info)}")
+        return info
 
 
 class SnapshotWriter:
