@@ -30,7 +30,8 @@ def test_a_disk_that_a_change_counts_on_is_not_wiped() -> None:
     assert leader is not None
     spare = run.world.nodes[NodeId(4)]
     assert run.nemesis.faults.may_wipe(spare)
-    leader.step(GROUP, ChangeConfiguration(7, (leader.vnode, spare.vnode)))
+    voters = (leader.vnode_of(GROUP), spare.vnode_of(GROUP))
+    leader.step(GROUP, ChangeConfiguration(7, voters))
     assert not run.nemesis.faults.may_wipe(spare), "the leader may make it a voter at any moment"
 
 

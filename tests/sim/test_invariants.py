@@ -10,26 +10,38 @@ from tidelog.raft.configuration import Configuration
 from tidelog.raft.events import Accepted, Done, ElectionTimeout, Refusal, Refused, ResetLog
 from tidelog.raft.messages import AppendReply, Ballot, Status, VoteReply, VoteRequest
 from tidelog.raft.types import GroupId, HardState, Level, Role, Vnode
-from tidelog.records import NO_OFFSET, NO_TERM, BatchType, Offset, Term, ghost, internal_batch
+from tidelog.records import (
+    NO_OFFSET,
+    NO_TERM,
+    Batch,
+    BatchType,
+    Offset,
+    Term,
+    ghost,
+    internal_batch,
+    placeholder,
+)
 from tidelog.sim.facts import (
     Case,
     Committed,
     Elected,
     Fed,
+    Loss,
     Marks,
     Opening,
     Saved,
     Segment,
     Sent,
+    Served,
     Step,
     Told,
     Translated,
     Truncation,
 )
-from tidelog.sim.invariants import INVARIANTS, When, clients, commit, election, log, snapshots
+from tidelog.sim.invariants import INVARIANTS, When, clients, commit, election, harm, log, snapshots
 from tidelog.sim.invariants.election import quorums_meet
 from tidelog.sim.invariants.table import Bench, asked_of
-from tidelog.sim.truth import Leadership
+from tidelog.sim.truth import Entry, Leadership
 from tidelog.storage import Vote
 
 GROUP = GroupId(1)
@@ -71,6 +83,9 @@ def good_case() -> Case:
     case.openings.append(Opening(N3, fresh.last, fresh, [], fresh.last, fresh))
     case.saved.append(Saved(N1, story.snapshot(3), story.reference.state_at(Offset(3))))
     case.fed.append(Fed(N2, Offset(3), fresh.last, [fresh.batch]))
+    case.served.append(Served(N2, [fresh.batch]))
+    case.losses.append(Loss(N4, "a bit rots", "the CRC is wrong", needed=True))
+    case.resealed.append((N3, fresh, fresh.batch))
     case.told.append(Told(N1, story.asked(fresh), Done(7, fresh.base), TRIO))
     case.told[0].asked.outcomes.append(case.told[0].outcome)
     was = glimpse(role=Role.LEADER)
@@ -83,8 +98,8 @@ def test_no_invariant_objects_to_a_world_in_order(invariant: object) -> None:
     assert objections(INVARIANTS.index(invariant) + 1, good_case()) == []
 
 
-def test_there_are_thirty_four_invariants_in_order() -> None:
-    assert [invariant.number for invariant in INVARIANTS] == list(range(1, 35))
+def test_there_are_thirty_six_invariants_in_order() -> None:
+    assert [invariant.number for invariant in INVARIANTS] == list(range(1, 37))
     at_rest = [invariant.number for invariant in INVARIANTS if invariant.when is When.END]
     assert at_rest == [30, 31]
     assert all(invariant.check.__doc__ for invariant in INVARIANTS)
@@ -94,7 +109,7 @@ def test_what_an_event_brought_is_read_by_the_invariants_themselves_and_by_no_he
     """So that `reads` is all that decides whether an invariant has something to judge."""
     brought = {part for invariant in INVARIANTS for part in invariant.reads}
     assert {"sights", "steps", "told", "saved", "exams"} <= brought
-    for module in (clients, commit, election, log, snapshots):
+    for module in (clients, commit, election, harm, log, snapshots):
         for name, function in vars(module).items():
             if inspect.isfunction(function) and "case" in inspect.signature(function).parameters:
                 reads = brought & set(function.__code__.co_names)
@@ -969,3 +984,54 @@ def test_31_passes_on_what_the_clients_complain_of() -> None:
     case = Story().case()
     case.complaints = ["writer-1 lost a write"]
     objects(31, case, "writer-1 lost a write")
+
+
+# --- Harm -------------------------------------------------------------------------------------
+
+
+def rotten(entry: Entry) -> Batch:
+    data = bytearray(entry.data)
+    data[-1] ^= 4
+    return Batch.parse(data)
+
+
+def test_35_objects_to_rot_that_is_sent_served_or_applied() -> None:
+    story = Story()
+    bad = rotten(story.entry(3))
+    for part, fact in (
+        ("sent", Sent(N1, story.request([bad]), Term(1))),
+        ("served", Served(N1, [bad])),
+        ("fed", Fed(N1, Offset(2), Offset(3), [bad])),
+    ):
+        case = story.case()
+        getattr(case, part).append(fact)
+        objects(35, case, "n1", "with other content")
+
+
+def test_35_objects_to_a_batch_that_no_leader_wrote() -> None:
+    story = Story()
+    case = story.case()
+    case.served.append(Served(N2, [data_batch(("k", "1"), base=77)]))
+    objects(35, case, "n2 gave a reader", "which no leader wrote")
+
+
+def test_35_objects_to_rot_under_a_right_checksum() -> None:
+    story = Story()
+    other = data_batch(("k0", "stolen"), base=story.entry(3).base)
+    case = story.case()
+    case.resealed.append((N2, story.entry(3), other))
+    objects(35, case, "n2", "a right checksum")
+
+
+def test_35_lets_compaction_empty_a_batch() -> None:
+    story = Story()
+    entry = story.entry(3)
+    case = story.case()
+    case.served.append(Served(N2, [placeholder(entry.last, entry.term)]))
+    assert objections(35, case) == []
+
+
+def test_36_objects_to_a_loss_for_what_is_not_needed() -> None:
+    case = Story().case()
+    case.losses.append(Loss(N2, "3 bits of a header rot", "the header is wrong", needed=False))
+    objects(36, case, "n2", "3 bits of a header rot")

@@ -297,13 +297,68 @@ class SimDisk:
         inode = directory.durable.get(name)
         return None if inode is None else bytes(inode.durable)
 
-    def damage(self, path: str, position: int) -> None:
-        """Flip a bit of a file, synced or not: what no crash does, and what must be reported."""
+    # --- Harm: what no crash does, and what must be reported --------------------------------------
+
+    def files(self, directory: str) -> Names:
+        """Return the paths of all files in a directory and below it, sorted."""
+        inside = f"{directory}/"
+        return sorted(
+            f"{path}/{name}"
+            for path, there in self._directories.items()
+            if path == directory or path.startswith(inside)
+            for name in there.names
+        )
+
+    def damage(self, path: str, position: int, bit: int = 4) -> None:
+        """Flip a bit of a file, synced or not."""
         directory, name = self._place(path)
         inode = self._inode(directory, name, path)
         for content in (inode.data, inode.durable):
             if position < len(content):
-                content[position] ^= 0x10
+                content[position] ^= 1 << bit
+
+    def write_back(self, path: str) -> None:
+        """Write out a file and the names beside it, as a kernel does after a while."""
+        directory, name = self._place(path)
+        self._write_out_names(directory)
+        inode = self._inode(directory, name, path)
+        _settle(inode.durable, inode.pending)
+        inode.pending.clear()
+
+    def lose(self, path: str) -> None:
+        """Take a file away for good; who has it open does not notice."""
+        directory, name = self._place(path)
+        self._inode(directory, name, path)
+        self._write_out_names(directory)
+        del directory.names[name], directory.durable[name]
+
+    def lose_directory(self, path: str) -> None:
+        """Take a directory away, with all that is in it and below."""
+        inside = f"{path}/"
+        self._directories = {
+            each: there
+            for each, there in self._directories.items()
+            if each != path and not each.startswith(inside)
+        }
+
+    def swap(self, one: str, other: str) -> None:
+        """Let two files have each other's name."""
+        (here, first), (there, second) = self._place(one), self._place(other)
+        inodes = self._inode(here, first, one), self._inode(there, second, other)
+        for directory, name, inode in ((there, second, inodes[0]), (here, first, inodes[1])):
+            self._write_out_names(directory)
+            directory.names[name] = directory.durable[name] = inode
+
+    def put_back(self, path: str, content: bytes) -> None:
+        """Put an older content in the place of a file."""
+        directory, name = self._place(path)
+        self._write_out_names(directory)
+        inode = _Inode(bytearray(content), bytearray(content))
+        directory.names[name] = directory.durable[name] = inode
+
+    def _write_out_names(self, directory: _Directory) -> None:
+        directory.durable = dict(directory.names)
+        directory.pending.clear()
 
     # --- What the files of this disk ask ----------------------------------------------------------
 

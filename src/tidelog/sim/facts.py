@@ -168,6 +168,24 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """A reader was given batches."""
+
+    vnode: Vnode
+    batches: Sequence[Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A node holds one of its replicas for lost."""
+
+    vnode: Vnode
+    harm: str  # what was done to its files
+    why: str  # what it found
+    needed: bool  # whether a replica needs what was harmed
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     base: Offset
     last: Offset
@@ -218,6 +236,10 @@ class Case:
     committed: list[Committed] = field(default_factory=list)
     elected: list[Elected] = field(default_factory=list)
     exams: list[Exam] = field(default_factory=list)
+    served: list[Served] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    # What a log on a harmed disk has under a right checksum, and what was written there.
+    resealed: list[tuple[Vnode, Entry, Batch]] = field(default_factory=list)
     complaints: Sequence[str] = ()  # of the clients, once they have compared notes
 
 

@@ -1,9 +1,9 @@
 """Named faults: what goes wrong in a world, never beyond what is fair.
 
 A fault is a method of `Faults` that does its harm and returns how to undo it, or None if it leaves
-nothing to undo; `nemesis.Nemesis` decides when. What is not fair: to wipe so many disks that a
-majority of some configuration that is in force anywhere, or soon may be, has lost its data. That is
-the one thing no protocol survives.
+nothing to undo; `nemesis.Nemesis` decides when. What is not fair: to wipe or harm so many disks
+that a majority of some configuration that is in force anywhere, or soon may be, has lost its data.
+That is the one thing no protocol survives.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidelog.raft.configuration import Configuration
 from tidelog.raft.events import ChangeConfiguration
 from tidelog.raft.types import GroupId, NodeId, ShippingMode, Vnode
 from tidelog.sim.forger import forge
 from tidelog.sim.hand import Hand, NothingToDo
+from tidelog.sim.harms import Harms
 from tidelog.sim.network import NetworkKnobs
 from tidelog.sim.scheduler import MS
 
@@ -59,6 +59,7 @@ class Faults(Hand):
             "clock": self._clock,
             "switch-shipping": self._switch_shipping,
             "stranger": self._stranger,
+            **Harms(self).known,
         }
 
     # --- Processes and disks ----------------------------------------------------------------------
@@ -91,22 +92,21 @@ class Faults(Hand):
         self.world.at(downtime, f"n{node.id} start", node.start)
 
     def may_wipe(self, victim: SimNode) -> bool:
-        """Whether a majority of every configuration, now or soon in force, was never wiped."""
-        intact = {node.vnode for node in self.world.nodes.values() if node is not victim}
+        """Whether all its groups survive the loss of a disk."""
+        return all(self.may_harm(victim, group) for group in self.world.groups)
+
+    def may_harm(self, victim: SimNode, group: GroupId) -> bool:
+        """Whether a majority of every configuration, now or soon in force, keeps all it ever had.
+
+        Those count that some replica goes by, or would after a restart.
+        """
         return all(
-            sum(voter in intact for voter in half) > len(half) // 2
-            for configuration in self._configurations()
+            self.keeps_all(group, half, but=victim.id)
+            for node in self.world.nodes.values()
+            for configuration in node.configurations(group)
             for half in configuration.halves
             if half
         )
-
-    def _configurations(self) -> list[Configuration]:
-        """Return every configuration that some replica goes by, or would after a restart."""
-        return [
-            configuration
-            for node in self.world.nodes.values()
-            for configuration in node.configurations()
-        ]
 
     def _slow_disk(self) -> Undo:
         node = self.node()
@@ -227,8 +227,8 @@ class Faults(Hand):
         if leader is None or leader.paused:
             return
         voters = leader.replicas[group].core.configuration.voters
-        left = tuple(each for each in voters if each != gone.vnode and self.exists(each))
-        if left:
+        left = tuple(each for each in voters if each.id != gone.id and self.exists(group, each))
+        if left and self.keeps_all(group, left):
             leader.step(group, ChangeConfiguration(self.world.next_token(), left))
 
     def _clog(self) -> Undo:

@@ -7,10 +7,11 @@ it begins.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.cluster.replica import Replica
-from tidelog.raft.types import GroupId, Vnode
+from tidelog.raft.types import GroupId, NodeId, Vnode
 
 if TYPE_CHECKING:
     from tidelog.sim.node import SimNode
@@ -52,9 +53,21 @@ class Hand:
             raise NothingToDo
         return node, group, node.replicas[group]
 
-    def exists(self, vnode: Vnode) -> bool:
-        """Whether this replica's disk was not wiped since."""
-        return self.world.nodes[vnode.id].vnode == vnode
+    def exists(self, group: GroupId, vnode: Vnode) -> bool:
+        """Whether this replica was not lost since."""
+        return self.world.nodes[vnode.id].vnode_of(group) == vnode
+
+    def keeps_all(self, group: GroupId, voters: Iterable[Vnode], but: NodeId | None = None) -> bool:
+        """Whether a majority of these voters has all it ever had, even without one node."""
+        chosen = tuple(voters)
+        intact = [
+            voter
+            for voter in chosen
+            if voter.id != but
+            and self.exists(group, voter)
+            and group not in self.world.nodes[voter.id].harm
+        ]
+        return len(intact) > len(chosen) // 2
 
     def say(self, text: str) -> None:
         """Put a line into the trace."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Jobs that one lane may hold. A replica asks for a flush, a persist or a chunk at a time and queues
 # the rest itself; more than this means that it does not.
 MAX_LANE: Final = 256
+VERIFY: Final = "verify"  # the lane in which files are read again
 # How often the rest of a job is done before the loop hears of its end; mostly the loop is faster.
 EARLY_REST: Final = 0.3
 # A crash finds a job after at most so many disk operations, or done.
@@ -121,6 +122,11 @@ class GroupHost:
     def is_busy(self) -> bool:
         """Whether a job may still touch the disk."""
         return any(self._lanes.values())
+
+    @property
+    def is_verifying(self) -> bool:
+        """Whether a round of verification is under way."""
+        return bool(self._lanes.get(VERIFY))
 
     def _flush(self) -> None:
         if self._retired:

@@ -28,9 +28,11 @@ from tidelog.sim.facts import (
     Elected,
     Fed,
     Glimpse,
+    Loss,
     Opening,
     Saved,
     Sent,
+    Served,
     Sight,
     Step,
     Told,
@@ -45,7 +47,7 @@ from tidelog.sim.writer import Echo, Writer
 from tidelog.storage import DamagedLog
 
 if TYPE_CHECKING:
-    from tidelog.sim.node import SimNode
+    from tidelog.sim.node import Harm, SimNode
     from tidelog.sim.world import Client, Outcome, World
 
 # A replica is examined each so many events of its group, besides when something calls for it. An
@@ -80,7 +82,7 @@ class Judge:
     def on_append(self, node: SimNode, group: GroupId, batches: Sequence[Batch]) -> None:
         court = self._courts[group]
         court.touch(node)
-        court.case.linked += court.truth.append(node.vnode, batches)
+        court.case.linked += court.truth.append(node.vnode_of(group), batches)
 
     def on_truncate(self, node: SimNode, group: GroupId, first_removed: Offset) -> None:
         self._courts[group].truncated(node, first_removed)
@@ -89,11 +91,11 @@ class Judge:
         self._courts[group].call_for_exam(node)
 
     def before_reset(self, node: SimNode, group: GroupId) -> None:
-        self._courts[group].truth.give_up(node.vnode)
+        self._courts[group].truth.give_up(node.vnode_of(group))
 
     def on_reset(self, node: SimNode, group: GroupId, start: Offset) -> None:
         court = self._courts[group]
-        court.truth.reset(node.vnode, start)
+        court.truth.reset(node.vnode_of(group), start)
         court.call_for_exam(node)
 
     def on_flush_started(self, node: SimNode, group: GroupId, job: object) -> None:
@@ -110,7 +112,7 @@ class Judge:
 
     def on_restore(self, node: SimNode, group: GroupId, offset: Offset) -> None:
         court = self._courts[group]
-        court.truth.replica(node.vnode).applied = offset
+        court.truth.replica(node.vnode_of(group)).applied = offset
         court.call_for_exam(node)
 
     def on_crash(self, node: SimNode, *, power: bool) -> None:
@@ -120,10 +122,24 @@ class Judge:
     def on_retire(self, node: SimNode, group: GroupId) -> None:
         self._courts[group].crashed(node)
 
+    def on_harm(self, node: SimNode, group: GroupId) -> None:
+        self._courts[group].disks.harmed(node.vnode_of(group))
+
+    def on_lost(self, node: SimNode, group: GroupId, harm: Harm, why: str) -> None:
+        self._courts[group].lost(node, harm, why)
+
+    def on_mended(self, node: SimNode, group: GroupId) -> None:
+        self._courts[group].disks.mended(node.vnode_of(group))
+
+    def on_broken_step(self, node: SimNode, group: GroupId) -> None:
+        self._courts[group].step_broke(node)
+
+    def on_serve(self, node: SimNode, group: GroupId, batches: Sequence[Batch]) -> None:
+        self._courts[group].served(node, batches)
+
     def on_wipe(self, node: SimNode) -> None:
         for court in self._courts.values():
-            court.disks.wiped(node.vnode)
-            court.truth.forget(node.vnode)
+            court.wiped(node)
 
     def on_request(self, node: SimNode, group: GroupId, client: Client, token: int) -> None:
         self._courts[group].asked(node, client, token)
@@ -156,6 +172,8 @@ class Court:
         self._sights: dict[Vnode, Sight] = {}  # of the replicas that are up, as last seen
         # What each core is stepping, or stepped last in this event, and how it was before.
         self._stepping: dict[Vnode, tuple[ev.Event, Glimpse, Configuration]] = {}
+        # Cores that met damage in the middle of a step: the next one is the rest of it.
+        self._broken: set[Vnode] = set()
         self._events = 0
         self._clocks = look.Clocks()
 
@@ -163,16 +181,16 @@ class Court:
         return Case(self.truth, self.disks, self.reference.state_at)
 
     def touch(self, node: SimNode) -> None:
-        self._touched[node.vnode] = node
+        self._touched[node.vnode_of(self.group)] = node
 
     def call_for_exam(self, node: SimNode) -> None:
         self.touch(node)
-        self._to_examine.setdefault(node.vnode, False)
+        self._to_examine.setdefault(node.vnode_of(self.group), False)
 
     # --- Hearing --------------------------------------------------------------------------------
 
     def opened(self, node: SimNode) -> None:
-        vnode = node.vnode
+        vnode = node.vnode_of(self.group)
         log = node.replicas[self.group].log
         replica = self.truth.replica(vnode)
         kept = replica.lineage.at(replica.flushed)
@@ -194,22 +212,47 @@ class Court:
         self._to_examine[vnode] = True
 
     def crashed(self, node: SimNode) -> None:
+        vnode = node.vnode_of(self.group)
         for table in (self._touched, self._to_examine, self._sights, self._stepping):
-            table.pop(node.vnode, None)
+            table.pop(vnode, None)
+        self._broken.discard(vnode)
+
+    def wiped(self, node: SimNode) -> None:
+        vnode = node.vnode_of(self.group)
+        self.disks.wiped(vnode)
+        self.truth.forget(vnode)
+
+    def lost(self, node: SimNode, harm: Harm, why: str) -> None:
+        vnode = node.vnode_of(self.group)
+        self.truth.forget(vnode)
+        needed = not harm.spare or self.disks.begins_late(vnode)
+        self.case.losses.append(Loss(vnode, harm.what, why, needed))
+
+    def served(self, node: SimNode, batches: Sequence[Batch]) -> None:
+        self.case.served.append(Served(node.vnode_of(self.group), tuple(batches)))
+        self.touch(node)
+
+    def step_broke(self, node: SimNode) -> None:
+        self._broken.add(node.vnode_of(self.group))
 
     def before_step(self, node: SimNode, event: ev.Event) -> None:
+        if node.vnode_of(self.group) in self._broken:
+            return
         configuration = node.replicas[self.group].core.configuration
-        self._stepping[node.vnode] = event, self._glimpse(node, event), configuration
+        self._stepping[node.vnode_of(self.group)] = event, self._glimpse(node, event), configuration
 
     def _glimpse(self, node: SimNode, event: ev.Event) -> Glimpse:
         core = node.replicas[self.group].core
-        handing_over = self.truth.replica(node.vnode).handing_over == core.term
+        handing_over = self.truth.replica(node.vnode_of(self.group)).handing_over == core.term
         return look.glimpse(core, event, handing_over=handing_over)
 
     def after_step(self, node: SimNode, event: ev.Event, outputs: Sequence[ev.Output]) -> None:
-        vnode = node.vnode
+        vnode = node.vnode_of(self.group)
         self.touch(node)
         core = node.replicas[self.group].core
+        if vnode in self._broken:
+            self._broken.discard(vnode)
+            event = self._stepping[vnode][0]
         _, was, configuration = self._stepping[vnode]
         now = self._glimpse(node, event)
         self.case.steps.append(Step(vnode, event, outputs, was, now))
@@ -236,7 +279,7 @@ class Court:
                 self._saved(node, snapshot)
 
     def _saved(self, node: SimNode, snapshot: msg.SnapshotMeta) -> None:
-        replica = self.truth.replica(node.vnode)
+        replica = self.truth.replica(node.vnode_of(self.group))
         if snapshot.offset in replica.snapshots:
             return
         state = look.snapshot_state(node.replicas[self.group], snapshot)
@@ -244,10 +287,11 @@ class Court:
         if newest is not None and newest.offset > snapshot.offset:
             return  # already superseded and removed
         replica.snapshots[snapshot.offset] = None
-        self.case.saved.append(Saved(node.vnode, snapshot, state))
+        if state is not None or self.group not in node.harm:
+            self.case.saved.append(Saved(node.vnode_of(self.group), snapshot, state))
 
     def sent(self, node: SimNode, message: msg.Message) -> None:
-        vnode = node.vnode
+        vnode = node.vnode_of(self.group)
         replica = self.truth.replica(vnode)
         vote = None
         match message:
@@ -262,24 +306,27 @@ class Court:
 
     def truncated(self, node: SimNode, first_removed: Offset) -> None:
         self.touch(node)
-        event, was, _ = self._stepping[node.vnode]
-        removed = self.truth.truncate(node.vnode, first_removed)
+        event, was, _ = self._stepping[node.vnode_of(self.group)]
+        removed = self.truth.truncate(node.vnode_of(self.group), first_removed)
         self.case.truncations.append(
-            Truncation(node.vnode, first_removed, removed, was.committed, event)
+            Truncation(node.vnode_of(self.group), first_removed, removed, was.committed, event)
         )
 
     def fed(self, node: SimNode, batches: Sequence[Batch]) -> None:
-        replica = self.truth.replica(node.vnode)
+        replica = self.truth.replica(node.vnode_of(self.group))
         committed = node.replicas[self.group].core.committed
-        self.case.fed.append(Fed(node.vnode, replica.applied, committed, tuple(batches)))
+        self.case.fed.append(
+            Fed(node.vnode_of(self.group), replica.applied, committed, tuple(batches))
+        )
         if batches:
             replica.applied = batches[-1].last_offset
         self.touch(node)
 
     def asked(self, node: SimNode, client: Client, token: int) -> None:
         if isinstance(client, Writer | Echo) and (write := client.write(token)) is not None:
+            vnode = node.vnode_of(self.group)
             self.truth.asked[token] = Asked(
-                token, client.name, write.level, write.data, node.vnode, write.producer
+                token, client.name, write.level, write.data, vnode, write.producer
             )
 
     def told(self, node: SimNode, outcome: Outcome) -> None:
@@ -295,15 +342,15 @@ class Court:
                 asked.entry = self.truth.produced.get(asked.producer)
         asked.outcomes.append(outcome)
         configuration = node.replicas[self.group].core.configuration
-        if node.vnode in self._stepping:  # the one before counted, as for a commit
-            configuration = self._stepping[node.vnode][2]
-        self.case.told.append(Told(node.vnode, asked, outcome, configuration))
+        if node.vnode_of(self.group) in self._stepping:  # the one before counted, as for a commit
+            configuration = self._stepping[node.vnode_of(self.group)][2]
+        self.case.told.append(Told(node.vnode_of(self.group), asked, outcome, configuration))
 
     # --- Judging --------------------------------------------------------------------------------
 
     def sit(self) -> None:
         """The event is over: look at what it touched, and judge it."""
-        if not self._touched and not self.case.steps and not self.case.sent:
+        if not (self._touched or self.case.steps or self.case.sent or self.case.losses):
             return
         self._events += 1
         for vnode, node in self._touched.items():
@@ -320,8 +367,8 @@ class Court:
 
     def _see(self, vnode: Vnode, node: SimNode) -> None:
         core_replica = node.replicas.get(self.group)
-        if core_replica is None:
-            return
+        if core_replica is None or core_replica.core.storage_lost:
+            return  # what it would say of itself need not be so, and it says nothing
         before = self._sights.get(vnode)
         sight = self._sights[vnode] = look.sight(core_replica)
         self.case.sights[vnode] = before, sight
@@ -342,9 +389,14 @@ class Court:
     def _examine(self, vnode: Vnode, node: SimNode, *, opened: bool) -> None:
         replica = node.replicas.get(self.group)
         found = self.case.sights.get(vnode)
-        if replica is None or found is None or replica.failed is not None:
+        if replica is None or found is None:
+            return
+        if replica.failed is not None or replica.lost is not None:
             return
         self._clocks.look(self.world)
+        if self.group in node.harm and node.harm[self.group].in_log:
+            self.case.resealed += [(vnode, *each) for each in self.disks.resealed(vnode)]
+            return
         try:
             exam = look.examine(
                 replica, found[1], self.truth, self._clocks, self.world, opened=opened
@@ -357,7 +409,7 @@ class Court:
         """The world is at rest: examine everybody, and ask all invariants."""
         for node, _ in self.world.live_replicas(self.group):
             self.touch(node)
-            self._to_examine[node.vnode] = False
+            self._to_examine[node.vnode_of(self.group)] = False
         for vnode, node in self._touched.items():
             self._see(vnode, node)
         for vnode in self._to_examine:

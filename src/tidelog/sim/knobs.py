@@ -40,6 +40,9 @@ FAULTS: Final[Mapping[str, int]] = {
     "clock": 2,
     "switch-shipping": 1,
     "stranger": 3,
+    "rot": 5,
+    "lose-file": 3,
+    "swap-files": 3,
 }
 # What the operator does, in the same way; `chore_interval` says how often.
 CHORES: Final[Mapping[str, int]] = {
@@ -50,6 +53,7 @@ CHORES: Final[Mapping[str, int]] = {
     "compact": 8,
     "retention": 6,
     "roll": 2,
+    "verify": 4,
 }
 LEFT_OUT: Final = 0.25  # share of faults that a run does without
 
@@ -101,6 +105,7 @@ class Knobs:
     faults: Mapping[str, int] = field(default_factory=lambda: dict(FAULTS))
     chore_interval: int = 60 * MS  # mean time between two chores
     chores: Mapping[str, int] = field(default_factory=lambda: dict(CHORES))
+    tended: bool = False  # leaders replace members that are gone while faults go on
     mixes: int = 1  # of faults and chores, which take turns; 1: all those above, always
     # Left out, though they are drawn: faults and chores by name, and happenings by number.
     without: frozenset[str] = frozenset()
@@ -216,7 +221,7 @@ def draw(rng: random.Random) -> Knobs:
         process_crash=rng.choice((0.0, 0.3, 0.7)),
         bit_rot=rng.choice((0.0, 0.2, 0.5)),
         writers=rng.randint(1, 5),
-        readers=rng.randint(0, 3),
+        readers=rng.randint(0, 4),
         keys=rng.choice((2, 6, 20)),
         think=rng.choice((10, 30, 80)) * MS,
         patience=heartbeat * rng.randint(5, 20),
@@ -224,6 +229,7 @@ def draw(rng: random.Random) -> Knobs:
         idempotent=rng.choice((0.0, 0.5, 1.0)),
         levels={level: rng.randint(0, 5) + (level is Level.QUORUM) for level in Level},
         merge_files=rng.choice((2, 3, 4)),
+        tended=rng.random() < 0.6,
     )
 
 

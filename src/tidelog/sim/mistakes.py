@@ -26,7 +26,8 @@ from tidelog.raft.proposals import Proposals
 from tidelog.raft.snapshots import Shipping
 from tidelog.raft.voter import Voter
 from tidelog.records import NO_OFFSET, Batch, BatchType, Offset, Term, ghost
-from tidelog.storage import Checkpoint, FlushJob, Log, MergeJob, Vote
+from tidelog.sim.memory import Memory
+from tidelog.storage import Checkpoint, FlushJob, Log, MergeJob, SnapshotFiles, Vote
 from tidelog.storage.cleaning import Cleaner, KeyMap
 from tidelog.storage.segment import Segment
 
@@ -335,3 +336,24 @@ def resume_at_the_end(
     if machines.applied > NO_OFFSET:
         machines.applied = log.dirty
     return used
+
+
+# --- Harm -------------------------------------------------------------------------------------
+
+
+def come_back_as_before(memory: Memory) -> None:
+    memory._births += 1
+    memory._began = False
+
+
+def trust_the_disk(original: Callable[..., list[Batch]], *arguments: Any) -> list[Batch]:
+    check = Batch.check_crc
+    Batch.check_crc = lambda *_: None  # type: ignore[method-assign]
+    try:
+        return original(*arguments)
+    finally:
+        Batch.check_crc = check  # type: ignore[method-assign]
+
+
+def insist_on_every_snapshot(files: SnapshotFiles, name: str) -> None:
+    files._infos[name] = files._read_header(name)

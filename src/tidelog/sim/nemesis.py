@@ -70,6 +70,7 @@ class Nemesis:
         self._running = True
         self._began = self.world.now
         self.faults.calm_storms()
+        self.operator.begin()
         self._wait("fault", self.world.knobs.fault_interval, self._strike)
         self._wait("chore", self.world.knobs.chore_interval, self._toil)
 
@@ -85,7 +86,7 @@ class Nemesis:
             node.set_clock(1.0, 0)
             node.resume()
             node.start()
-        self.operator.repair()
+        self.operator.heal()
 
     # --- When and what ----------------------------------------------------------------------------
 

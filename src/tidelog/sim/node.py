@@ -11,6 +11,8 @@ Theory of operation:
   into a crash at that very point.
 - A replica that gave up on its disk is opened again while the process goes on, with its jobs done
   and its legacy to live up to; or a supervisor restarts the process.
+- A replica whose files are damaged or gone is lost: it hands over what it leads, ends, and another
+  takes its place, under a new revision and with nothing. Only on a disk that was harmed (`harm`).
 - Heartbeats and election timers of all groups are `raft.beats`, driven here as a real node would:
   it hears of every step, every append and every reply, and says what is due.
 - The node's own clock may run at another rate than the world's and jump. All its timers follow it.
@@ -25,15 +27,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.legacy import Legacy
+from tidelog.cluster.registry import NAME as REGISTRY
 from tidelog.cluster.replica import Replica
 from tidelog.raft.beats import BeatOptions, Beats
 from tidelog.raft.configuration import Configuration
-from tidelog.raft.events import BeatDue, ElectionTimeout, Event, QuorumLost
+from tidelog.raft.events import (
+    BeatDue,
+    ElectionTimeout,
+    Event,
+    QuorumLost,
+    StorageLost,
+    Transfer,
+)
 from tidelog.raft.messages import AppendReply, Message
 from tidelog.raft.types import GroupId, NodeId, Vnode
 from tidelog.sim import room
+from tidelog.records import NO_OFFSET, Offset
 from tidelog.sim.disk import PowerLost, SimDisk
 from tidelog.sim.host import GroupHost
+from tidelog.sim.memory import Memory
 from tidelog.sim.observe import observe
 from tidelog.sim.scheduler import MS, Timer
 from tidelog.sim.world import Failure
@@ -56,6 +68,18 @@ CARRIED: Final = 0.5
 EPOCH_MS: Final = 1_700_000_000_000
 
 
+@dataclass(slots=True)
+class Harm:
+    """What was done to the files of one replica, beyond what a crash does."""
+
+    what: str
+    path: str  # of a file, or of a directory that is gone
+    configurations: tuple[Configuration, ...]  # that the replica went by
+    in_log: bool  # the log may not be read to its end any more
+    spare: bool = False  # no replica whose log is whole needs what was harmed
+    reopened: bool = False  # the replica has been opened since
+
+
 @dataclass(frozen=True, slots=True)
 class LightBeat:
     """All quiet groups of the sender that the receiver follows, as one message."""
@@ -76,7 +100,8 @@ class SimNode:
     def __init__(self, world: World, node: NodeId, initial: Configuration | None) -> None:
         self.world = world
         self.id = node
-        self.revision = 0  # how often its disk was wiped
+        self.memory = Memory(node, world.groups)
+        self.harm: dict[GroupId, Harm] = {}  # of replicas that may be lost, or are
         self.alive = False  # the process exists; it may be paused
         self.paused = False  # alive, and nothing in it moves
         self.replicas: dict[GroupId, Replica] = {}  # empty while the node is down
@@ -93,6 +118,8 @@ class SimNode:
         # What its replicas went by when the process last died.
         first: tuple[Configuration, ...] = (initial,) if initial is not None else ()
         self._last_configurations = dict.fromkeys(world.groups, first)
+        self._last_flushed = dict.fromkeys(world.groups, NO_OFFSET)
+        self._losing: set[GroupId] = set()  # lost, and not closed yet
         self._local = 0  # its own clock at `_since`
         self._since = 0
         self._skew_ms = 0  # by how much its wall clock was set ahead of its own
@@ -101,28 +128,29 @@ class SimNode:
         self._beat_timer: Timer | None = None  # of the next look at the table of heartbeats
         self._beat_due = 0  # when that is, on the node's own clock
 
-    @property
-    def vnode(self) -> Vnode:
-        """Who this node is since its disk was last wiped."""
-        return Vnode(self.id, self.revision)
+    def vnode_of(self, group: GroupId) -> Vnode:
+        """Who this node is in a group since its replica there was last lost."""
+        return self.memory.vnode_of(group)
 
-    def configurations(self) -> list[Configuration]:
-        """Return every configuration that its replicas go by, or soon may."""
-        return [
-            configuration
-            for group in self.world.groups
-            for configuration in self._configurations_of(group)
-        ]
-
-    def _configurations_of(self, group: GroupId) -> tuple[Configuration, ...]:
+    def configurations(self, group: GroupId) -> tuple[Configuration, ...]:
+        """Return every configuration that its replica goes by, or soon may."""
         replica = self.replicas.get(group)
         if replica is None:
             return self._last_configurations[group]
         core = replica.core
-        known = (core.configuration, core.configuration_at(core.committed))
+        harm = self.harm.get(group)
+        if harm is not None:  # to look would be to read, and to find the harm
+            known = (core.configuration, *harm.configurations)
+        else:
+            known = (core.configuration, core.configuration_at(core.committed))
         target = core.leading.changing_to if core.leading is not None else None
         # A leader that holds its learners for caught up makes them voters at any moment.
         return known if target is None else (*known, Configuration(target))
+
+    def flushed(self, group: GroupId) -> Offset:
+        """How far the log of its replica was flushed, now or when its process last died."""
+        replica = self.replicas.get(group)
+        return self._last_flushed[group] if replica is None else replica.log.flushed
 
     # --- Clock -----------------------------------------------------------------------------------
 
@@ -166,13 +194,11 @@ class SimNode:
             return
         self.life += 1
         self.alive = True
-        self.world.trace.note(self, None, f"starts as {self.vnode}")
+        self.world.trace.note(self, None, "starts as " + " ".join(self._names()))
         try:
             self._open()
         except PowerLost:
             self.crash(power=True, downtime=self.world.draw(self.rng, RESTART_DELAY))
-        except DamagedLog as damage:
-            raise Failure(f"n{self.id} found damage that nobody did: {damage}") from damage
         except OSError as error:
             # A full or failing disk: the process ends, and is started again until it works.
             self.world.trace.note(self, None, f"cannot start: {error}")
@@ -183,36 +209,66 @@ class SimNode:
             raise self._failure("while it started", error) from error
         self._publish()
 
+    def _names(self) -> list[str]:
+        return [str(each) for each in dict.fromkeys(map(self.vnode_of, self.world.groups))]
+
     def _open(self) -> None:
         world = self.world
         knobs = world.knobs
         cache = BatchCache(knobs.cache_bytes)
         beats = BeatOptions(knobs.heartbeat // MS, knobs.election // MS)
         self.beats = Beats(self.id, beats, self.rng)
+        self._remember()
         for group in world.groups:
-            self._open_group(group, cache, None)
+            if self.memory.why_lost(group) is not None:
+                self._replace_later(group)
+                continue
+            try:
+                self._open_group(group, cache, None)
+            except DamagedLog as damage:
+                self._lose(group, str(damage))
+                self._replace_later(group)
+
+    def _remember(self) -> None:
+        """Read what this node hosts; one that forgot that joins as another."""
+        if self.memory.load(self.disk):
+            for group in [group for group, harm in self.harm.items() if harm.path == REGISTRY]:
+                del self.harm[group]  # it was written anew
+            return
+        for group in self.world.groups:
+            self._lose(group, "its registry is gone")
+            self._last_configurations[group] = ()
+        self.harm.clear()
+        self.memory.is_born()
+        self.memory.load(self.disk)
 
     def _open_group(self, group: GroupId, cache: BatchCache, legacy: Legacy | None) -> None:
         world, knobs = self.world, self.world.knobs
         assert self.beats is not None
         host = GroupHost(self, group)
+        known = self.memory.hosts(group)
         replica = Replica.open(
             host,
             self.disk,
-            f"group-{group}",
+            self.memory.directory_of(group),
             group=group,
-            vnode=self.vnode,
-            initial=self._initial,
+            vnode=self.vnode_of(group),
+            initial=self._initial if self.memory.is_first(group) else None,
             options=knobs.options(self.shipping),
             log_config=knobs.log_config(),
             machines=world.machines,
             cache=cache,
             clock=self.wall_ms,
+            known=known,
             legacy=legacy,
         )
+        if not known:
+            self.memory.add(group)
+        if group in self.harm:
+            self.harm[group].reopened = True
         self.hosts[group] = host
         self.replicas[group] = replica
-        self.beats.add(group, self.vnode, self._beat_time())
+        self.beats.add(group, self.vnode_of(group), self._beat_time())
         observe(self, group, replica)
         room.watch(self, group, replica)
         world.judge.on_open(self, group)
@@ -220,32 +276,97 @@ class SimNode:
 
     def _retire(self, group: GroupId) -> None:
         """Close a replica that failed, and open it again when its disk works."""
-        replica = self.replicas[group]
-        legacy = replica.legacy(machines=self.rng.random() < CARRIED)
-        self._last_configurations[group] = self._configurations_of(group)
+        legacy = self.replicas[group].legacy(machines=self.rng.random() < CARRIED)
+        self._last_configurations[group] = self.configurations(group)
+        self._close(group)
+        self._reopen_later(group, legacy)
+
+    def _close(self, group: GroupId) -> None:
+        self._last_flushed[group] = self.replicas[group].log.flushed
         self.world.judge.on_retire(self, group)
-        del self.replicas[group]
+        replica = self.replicas.pop(group)
         assert self.beats is not None
         self.beats.remove(group)
         self.hosts[group].retire()
         replica.close()
-        self._reopen_later(group, legacy)
 
-    def _reopen_later(self, group: GroupId, legacy: Legacy) -> None:
+    def _reopen_later(self, group: GroupId, legacy: Legacy | None) -> None:
         delay = self.world.draw(self.rng, RESTART_DELAY)
         self.after(delay, f"g{group} opens again", lambda: self._reopen(group, legacy))
 
-    def _reopen(self, group: GroupId, legacy: Legacy) -> None:
-        if self.hosts[group].is_busy:
+    def _reopen(self, group: GroupId, legacy: Legacy | None) -> None:
+        """Open a replica that failed, or one that takes the place of another, for which `legacy` is
+        None."""
+        if legacy is not None and self.hosts[group].is_busy:
             self._reopen_later(group, legacy)
             return
         try:
             self._open_group(group, BatchCache(self.world.knobs.cache_bytes), legacy)
         except DamagedLog as damage:
-            raise Failure(f"n{self.id} found damage that nobody did: {damage}") from damage
+            self._lose(group, str(damage))
+            self._replace_later(group)
         except OSError as error:
-            self.world.trace.note(self, group, f"cannot be opened again: {error}")
+            self.world.trace.note(self, group, f"cannot be opened: {error}")
             self._reopen_later(group, legacy)
+
+    # --- Replicas that are lost -------------------------------------------------------------------
+
+    def _lose(self, group: GroupId, why: str) -> None:
+        """Count a replica as lost, which only a harmed one may be."""
+        harm = self.harm.get(group)
+        if harm is None:
+            raise Failure(f"n{self.id} found damage that nobody did: {why}")
+        self.world.trace.note(self, group, f"is lost: {why}")
+        self.world.judge.on_lost(self, group, harm, why)
+
+        def note() -> None:
+            if lost != self.vnode_of(group):
+                return  # another has its place already
+            try:
+                self.memory.lose(group, why)
+            except OSError as error:
+                self.world.trace.note(self, group, f"does not note that it is lost: {error}")
+
+        lost = self.vnode_of(group)
+        delay = self.rng.randint(*self.world.knobs.disk_delay)
+        self.after(delay, f"g{group} notes a loss", note)
+
+    def _give_up(self, group: GroupId, why: str) -> None:
+        """Let a lost replica hand over what it leads, and end it."""
+        replica = self.replicas.get(group)
+        if replica is None:
+            return
+        able = [
+            (progress.match, voter)
+            for voter, progress in replica.core.progress.items()
+            if replica.core.configuration.is_voter(voter) and self.world.nodes[voter.id].alive
+        ]
+        wait = 0
+        if able:
+            replica.step(Transfer(self.world.next_token(), max(able)[1]))
+            wait = self.world.knobs.election
+        self.after(wait, f"g{group} is closed", lambda: self._bury(group, why))
+
+    def _bury(self, group: GroupId, why: str) -> None:
+        replica = self.replicas.get(group)
+        if replica is None:
+            return
+        replica.step(StorageLost(why))
+        self._losing.discard(group)
+        self._close(group)
+        self._replace_later(group)
+
+    def _replace_later(self, group: GroupId) -> None:
+        """Let another replica take the place of one that is lost, once that is granted."""
+        self._last_configurations[group] = ()
+        delay = self.world.draw(self.rng, RESTART_DELAY)
+        self.after(delay, f"g{group} has a successor", lambda: self._replace(group))
+
+    def _replace(self, group: GroupId) -> None:
+        self.memory.grant(group)
+        self.harm.pop(group, None)
+        self._last_flushed[group] = NO_OFFSET
+        self._reopen(group, None)
 
     def crash(self, *, power: bool, downtime: int | None) -> None:
         """End the process; with `power`, the whole machine. Start again after `downtime`."""
@@ -253,8 +374,9 @@ class SimNode:
             self.world.trace.note(self, None, "loses power" if power else "is killed")
             self.crashes += 1
             self.disk.restore_power()
-            for group in self.replicas:
-                self._last_configurations[group] = self._configurations_of(group)
+            for group, replica in self.replicas.items():
+                self._last_configurations[group] = self.configurations(group)
+                self._last_flushed[group] = replica.log.flushed
             self.world.judge.on_crash(self, power=power)
             for host in self.hosts.values():
                 host.leave_half_done()
@@ -264,6 +386,7 @@ class SimNode:
             self._waiting.clear()
             self.replicas.clear()
             self.hosts.clear()
+            self._losing.clear()
             self.beats = None
             self._beat_timer = None
             self.world.forget(self.id)
@@ -276,8 +399,9 @@ class SimNode:
         self.world.trace.note(self, None, "is wiped")
         self.world.judge.on_wipe(self)
         self.disk.wipe()
-        self.revision += 1
-        self._initial = None
+        self.memory.is_born()
+        self.harm.clear()
+        self._last_flushed = dict.fromkeys(self.world.groups, NO_OFFSET)
         self._last_configurations = dict.fromkeys(self.world.groups, ())
 
     def pause(self) -> None:
@@ -374,7 +498,8 @@ class SimNode:
         if self.beats is None or not isinstance(message, AppendReply):
             return
         replica = self.replicas.get(message.group)
-        if replica is None or message.target != self.vnode or message.term != replica.core.term:
+        core = None if replica is None else replica.core
+        if core is None or message.target != core.vnode or message.term != core.term:
             return
         self.beats.replied(message.group, message.source, self._beat_time())
 
@@ -384,7 +509,9 @@ class SimNode:
             return
         now = self._beat_time()
         for group, replica in tuple(self.replicas.items()):
-            if replica.failed is not None:
+            if replica.lost is not None:
+                self._let_go(group, replica.lost)
+            elif replica.failed is not None:
                 self.world.trace.note(self, group, f"gave up: {replica.failed}")
                 if self.rng.random() < SUPERVISED:
                     self.crash(power=False, downtime=self.world.draw(self.rng, RESTART_DELAY))
@@ -394,6 +521,12 @@ class SimNode:
             core = replica.core
             self.beats.publish(group, core.role, core.term, core.configuration, core.quiet, now)
         self._wait_for_beat()
+
+    def _let_go(self, group: GroupId, why: str) -> None:
+        if group not in self._losing:
+            self._losing.add(group)
+            self._lose(group, why)
+            self.after(0, f"g{group} gives up", lambda: self._give_up(group, why))
 
     def _wait_for_beat(self) -> None:
         """Keep one timer for when the table is due next. Looking at it is no event: no name."""
@@ -433,4 +566,4 @@ class SimNode:
 
     def __str__(self) -> str:
         state = "paused" if self.paused else "up" if self.alive else "down"
-        return f"{self.vnode} {state}"
+        return f"{' '.join(self._names())} {state}"

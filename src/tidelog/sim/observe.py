@@ -14,6 +14,7 @@ from tidelog.cluster.replica import Replica
 from tidelog.raft.events import Event, Output
 from tidelog.raft.types import GroupId
 from tidelog.records import NO_OFFSET
+from tidelog.storage import DamagedLog
 
 if TYPE_CHECKING:
     from tidelog.sim.node import SimNode
@@ -27,7 +28,11 @@ def observe(node: SimNode, group: GroupId, replica: Replica) -> None:
 
     def observed_step(event: Event) -> Sequence[Output]:
         judge.before_step(node, group, event)
-        outputs = step(event)
+        try:
+            outputs = step(event)
+        except DamagedLog:
+            judge.on_broken_step(node, group)
+            raise
         trace.step(node, group, event, outputs)
         judge.on_step(node, group, event, outputs)
         return outputs

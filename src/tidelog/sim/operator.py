@@ -1,14 +1,16 @@
 """The operator of a world: chores while faults happen, and the repair of what they left.
 
 A chore is a method of `Operator`; `nemesis.Nemesis` decides when. The operator changes
-configurations, moves leaders, and asks for snapshots, compaction and retention. Once faults have
-ended, members whose disk was wiped are replaced.
+configurations, moves leaders, and asks for snapshots, compaction, retention and verification.
+Members that are gone are replaced: while faults go on or once they have ended. Then, too, replicas
+that were harmed and do not know it are opened and read again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.cluster.replica import Replica
@@ -18,6 +20,7 @@ from tidelog.raft.types import GroupId, Vnode
 from tidelog.records import Offset
 from tidelog.sim.hand import Hand, NothingToDo
 from tidelog.sim.scheduler import MS
+from tidelog.sim.verify import verify
 
 if TYPE_CHECKING:
     from tidelog.sim.node import SimNode
@@ -41,12 +44,15 @@ class Operator(Hand):
             "compact": self._compact,
             "retention": self._retention,
             "roll": self._roll,
+            "verify": self._verify,
         }
 
     def _reconfigure(self) -> None:
         node, group, replica = self.leader()
-        current = [voter for voter in replica.core.configuration.voters if self.exists(voter)]
-        others = [other.vnode for other in self.world.nodes.values() if other.vnode not in current]
+        voters_now = replica.core.configuration.voters
+        current = [voter for voter in voters_now if self.exists(group, voter)]
+        everybody = [each.vnode_of(group) for each in self.world.nodes.values()]
+        others = [other for other in everybody if other not in current]
         match self.rng.choice(("add", "remove", "replace", "shuffle")):
             case "add":
                 voters = current + self.rng.sample(others, min(1, len(others)))
@@ -56,11 +62,10 @@ class Operator(Hand):
                 kept = self.rng.sample(current, max(0, len(current) - 1))
                 voters = kept + self.rng.sample(others, min(1, len(others)))
             case _:
-                everybody = current + others
                 size = self.rng.randint(1, min(MAX_VOTERS, len(everybody)))
-                voters = self.rng.sample(everybody, size)
-        if not voters:
-            raise NothingToDo
+                voters = self.rng.sample(current + others, size)
+        if not self.keeps_all(group, voters[:MAX_VOTERS]):
+            raise NothingToDo  # the world could not survive what was harmed and is not known yet
         self.change(node, group, tuple(voters[:MAX_VOTERS]))
 
     def change(self, node: SimNode, group: GroupId, voters: tuple[Vnode, ...]) -> None:
@@ -73,7 +78,9 @@ class Operator(Hand):
 
     def _transfer(self) -> None:
         node, group, replica = self.leader()
-        targets = [voter for voter in replica.core.configuration.members if voter != node.vnode]
+        targets = [
+            voter for voter in replica.core.configuration.members if voter != replica.core.vnode
+        ]
         if not targets:
             raise NothingToDo
         node.step(group, Transfer(self.world.next_token(), self.rng.choice(targets)))
@@ -99,7 +106,31 @@ class Operator(Hand):
         node, replica = self.replica()
         node.guard(lambda: _roll(replica))
 
+    def _verify(self) -> None:
+        node, replica = self.replica()
+        node.guard(lambda: verify(node, replica.core.group))
+
     # --- Repair -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Tend the groups from now on, in worlds where leaders do that by themselves."""
+        if self.world.knobs.tended:
+            self.repair()
+
+    def heal(self) -> None:
+        """No more harm is done: let nodes open again what was harmed, and find what is left."""
+        for node in self.world.nodes.values():
+            if any(not harm.reopened for harm in node.harm.values()):
+                node.crash(power=False, downtime=0)
+        if not self.world.knobs.tended:
+            self.repair()
+        self._verify_harmed()
+
+    def _verify_harmed(self) -> None:
+        for node in self.world.nodes.values():
+            for group in tuple(node.harm):
+                node.guard(partial(verify, node, group))
+        self.world.at(REPAIR_INTERVAL, "", self._verify_harmed)
 
     def repair(self) -> None:
         """Replace members that no longer exist, and look again: a change may be under way."""
@@ -112,12 +143,13 @@ class Operator(Hand):
     def _repair(self, node: SimNode, group: GroupId, configuration: Configuration) -> None:
         if configuration.is_joint:
             return  # a leader leaves a joint configuration by itself
-        if not all(map(self.exists, configuration.learners)):
+        gone = [each for each in configuration.members if not self.exists(group, each)]
+        if not set(gone).isdisjoint(configuration.learners):
             # A learner that is gone never catches up: the change that it is part of is cancelled.
             node.step(group, CancelChange(self.world.next_token()))
-        if configuration.learners or not all(map(self.exists, configuration.voters)):
+        if configuration.learners or gone:
             # Refused while a change is under way, and asked again later.
-            voters = (self.world.nodes[voter.id].vnode for voter in configuration.voters)
+            voters = (self.world.nodes[voter.id].vnode_of(group) for voter in configuration.voters)
             self.change(node, group, tuple(dict.fromkeys(voters)))
 
 

@@ -34,14 +34,16 @@ from tidelog.raft.voter import Voter
 from tidelog.records import BatchType
 from tidelog.sim import mistakes
 from tidelog.sim.knobs import CHORES, FAULTS
+from tidelog.sim.memory import Memory
 from tidelog.sim.network import NetworkKnobs
-from tidelog.sim.scheduler import MS
-from tidelog.storage import FlushJob, Log, VoteFile
+from tidelog.sim.scheduler import MS, SECOND
+from tidelog.storage import FlushJob, Log, SnapshotFiles, VoteFile
 from tidelog.storage import log as log_module
 from tidelog.storage import reader as reader_module
 from tidelog.storage import recovery as recovery_module
 from tidelog.storage.cleaning import Cleaner, KeyMap
 from tidelog.storage.merging import Group
+from tidelog.storage.reader import Reader
 from tidelog.storage.view import ReadableLog
 
 # What a liveness failure begins with; invariant 30 demands progress.
@@ -148,6 +150,20 @@ MERGES: Final = {
     "process_crash": 0.3,
 }
 SMALL_SEGMENTS: Final = {"segment_bytes": 256, "recovery_chunk": 400}
+# Nothing is read from a cache, and harm is done all the time.
+READ_FROM_DISK: Final = {"cache_bytes": 512, "fault_interval": 30 * MS, "max_faults": 4}
+# A start reads all of the log again.
+LONG_TAILS: Final = {
+    "voters": 5,
+    "segment_bytes": 65_536,
+    "recovery_bytes": 1_000_000,
+    "records": 1,
+    "fault_interval": 10 * MS,
+    "max_faults": 4,
+    "disk_delay": (100, 300),
+    "chaos": 8 * SECOND,
+    "chaos_events": 6_000,
+}
 
 
 def under(*happenings: Mapping[str, int], **knobs: Any) -> Mapping[str, Any]:
@@ -346,6 +362,13 @@ PLANTS: Final[dict[str, Plant]] = {
             under(CHANGES, spares=2),
         ),
         Plant(
+            "wipe-keeps-revision",
+            "a node whose disk was emptied comes back as who it was, and votes again",
+            (6, 7, 12),
+            (instead(Memory, "is_born", mistakes.come_back_as_before),),
+            under({"wipe": 10, "partition": 3}),
+        ),
+        Plant(
             "ignore-the-revision",
             "a node that was wiped heeds messages meant for its former self",
             (24,),
@@ -454,6 +477,35 @@ PLANTS: Final[dict[str, Plant]] = {
             (21,),
             (instead(Replica, "truncate_prefix", mistakes.retain_without_snapshot),),
             under({"retention": 10, "crash": 3}),
+        ),
+        # Harm
+        Plant(
+            "trust-the-disk",
+            "no checksum is checked when a batch leaves the disk for a follower or a reader",
+            (35,),
+            (around(Reader, "_read_chunks", mistakes.trust_the_disk),),
+            under({"rot": 12, "crash": 2}, {"roll": 4}, readers=8, **READ_FROM_DISK),
+        ),
+        Plant(
+            "missing-files-look-new",
+            "a replica whose files are gone is opened again as an empty voter of its old revision",
+            (6, 7, 12),
+            (instead(replica_module, "check_whole", lambda *_: None),),
+            under({"lose-file": 10, "crash": 4}),
+        ),
+        Plant(
+            "insist-on-every-snapshot",
+            "a snapshot with a rotten header keeps a replica from opening whose log is whole",
+            (36,),
+            (instead(SnapshotFiles, "_find", mistakes.insist_on_every_snapshot),),
+            under({"rot": 10, "crash": 8}, {"snapshot": 14}, **READ_FROM_DISK),
+        ),
+        Plant(
+            "trust-base-offsets",
+            "a restart takes a base offset that rotted for a gap",
+            (3, 8, 10, 12, 35),
+            (instead(recovery_module, "_check_offsets", lambda *_: None),),
+            under({"rot": 10, "crash": 10}, {"transfer": 1}, **LONG_TAILS),
         ),
         # Snapshots and machines
         Plant(

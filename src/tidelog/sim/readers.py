@@ -1,4 +1,4 @@
-"""Readers of three kinds: of the log, of balances on any replica, and of linearizable points."""
+"""Readers of four kinds: of the log in order or anywhere, of balances, of linearizable points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.cluster.replica import Replica
 from tidelog.machines import Balances
 from tidelog.raft.epochs import NO_EPOCH, Fence, check_epoch
 from tidelog.raft.events import Barrier, Done
-from tidelog.records import NO_OFFSET, NO_TERM, Offset, Term
+from tidelog.records import NO_OFFSET, NO_TERM, Batch, Offset, Term
 from tidelog.sim.history import Balance, Consumed, History, Seen
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Fetched:
     ghosts: int = 0
     diverged: Offset | None = None  # where the log parts from what the consumer saw
     start: Offset | None = None  # the log begins here, after what was asked for
+    found: tuple[Batch, ...] = ()  # the batches themselves
 
 
 class Consumer(Reader):
@@ -100,10 +101,13 @@ class Consumer(Reader):
         last = self._consumed.seen[-1] if self._consumed.seen else None
 
         def fetch(node: SimNode, replica: Replica, token: int) -> None:
+            if replica.lost is not None:
+                return
             try:
                 answer = serve(replica, position, last, epoch, needs_leader=not anywhere)
             except OSError:
                 return  # the disk failed: no answer
+            self.world.judge.on_serve(node, self.group, answer.found)
             node.answer(token, answer)
 
         return self.world.ask(self, target, self.group, fetch)
@@ -168,7 +172,36 @@ def serve(
         return Fetched(fence, current)
     found = log.read(position, FETCH_BYTES, upto=bound)
     batches = tuple(Seen(each.base_offset, each.last_offset, each.term) for each in found)
-    return Fetched(fence, current, batches, sum(each.is_ghost for each in found))
+    ghosts = sum(each.is_ghost for each in found)
+    return Fetched(fence, current, batches, ghosts, found=tuple(found))
+
+
+class Browser(Reader):
+    """Reads somewhere in the log of any replica, as whoever begins to read does.
+
+    What it is given is judged at once, by its content.
+    """
+
+    def _ask(self) -> int:
+        target = self.rng.choice(list(self.world.nodes))
+        place = self.rng.random()
+
+        def browse(node: SimNode, replica: Replica, token: int) -> None:
+            core, log = replica.core, replica.log
+            bound = min(core.visible, core.readable)
+            position = Offset(log.start + int(place * (bound + 1 - log.start)))
+            if replica.lost is None and position <= bound:
+                try:
+                    found = log.read(position, FETCH_BYTES, upto=bound)
+                except OSError:
+                    return
+                self.world.judge.on_serve(node, self.group, found)
+            node.answer(token, None)
+
+        return self.world.ask(self, target, self.group, browse)
+
+    def _hear(self, answer: object) -> None:
+        """Nothing is made of it."""
 
 
 class Auditor(Reader):
@@ -179,7 +212,7 @@ class Auditor(Reader):
 
         def audit(node: SimNode, replica: Replica, token: int) -> None:
             offset = replica.machines.applied
-            if offset > replica.core.readable:
+            if offset > replica.core.readable or replica.lost is not None:
                 node.answer(token, None)
                 return
             accounts = next(m for m in replica.machines.machines if isinstance(m, Balances))
@@ -187,7 +220,7 @@ class Auditor(Reader):
                 key: (account.balance, account.updates)
                 for key, account in accounts.accounts().items()
             }
-            node.answer(token, Balance(self.name, str(node.vnode), offset, shown))
+            node.answer(token, Balance(self.name, str(node.vnode_of(self.group)), offset, shown))
 
         return self.world.ask(self, target, self.group, audit)
 

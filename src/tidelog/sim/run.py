@@ -9,6 +9,7 @@ counted in election timeouts: a world that does not get there in time is not ali
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from tidelog.sim.scheduler import Overload, stream
 from tidelog.sim.trace import Sink, Trace
 from tidelog.sim.workload import Clients
 from tidelog.sim.world import Failure, Phase, World
+
+# What the product logs of harm is in the trace already.
+logging.getLogger("tidelog.cluster").addHandler(logging.NullHandler())
 
 # Deadlines, in election timeouts. An election takes one to three; a slow disk, a recovery in tiny
 # chunks and a configuration change by an operator who looks ten times a second take the rest.
@@ -205,11 +209,13 @@ class Run:
             return f"the change of the configuration does not end: {configuration}"
         for member in configuration.members:
             peer = self.world.nodes[member.id]
-            if peer.vnode != member:
-                return f"{member} was wiped and is not replaced"
+            if peer.vnode_of(group) != member:
+                return f"{member} was lost and is not replaced"
             replica = peer.replicas.get(group)
             if replica is None:
                 return f"{member} is down"
+            if group in peer.harm and peer.harm[group].in_log:
+                return f"{member} has not been read again since {peer.harm[group].what}"
             core = replica.core
             marks = (core.dirty, core.flushed, core.committed, core.visible, core.applied)
             if any(mark != leader.dirty for mark in marks):

@@ -1,4 +1,4 @@
-"""The clients of a world: writers at every level, idempotent or not, and readers of three kinds.
+"""The clients of a world: writers at every level, idempotent or not, and readers of four kinds.
 
 A client behaves like a real one: it guesses who leads, gives up when nobody answers in time, and
 believes only what it was told. What it lived through goes into the `History`.
@@ -14,7 +14,7 @@ from tidelog.sim.truth import GroupTruth
 
 if TYPE_CHECKING:
     from tidelog.sim.world import World
-from tidelog.sim.readers import Auditor, Checker, Consumer, Reader
+from tidelog.sim.readers import Auditor, Browser, Checker, Consumer, Reader
 from tidelog.sim.writer import Writer
 
 
@@ -31,7 +31,7 @@ class Clients:
         knobs = world.knobs
         for number in range(knobs.writers):
             self._writers.append(Writer(world, self.history, f"writer-{number}", number))
-        kinds = (Consumer, Auditor, Checker)
+        kinds = (Consumer, Auditor, Checker, Browser)
         for number in range(knobs.readers):
             kind = kinds[number % len(kinds)]
             self._readers.append(kind(world, self.history, f"reader-{number}"))

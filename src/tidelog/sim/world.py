@@ -31,7 +31,7 @@ from tidelog.sim.trace import Trace
 
 if TYPE_CHECKING:
     from tidelog.cluster.replica import Replica
-    from tidelog.sim.node import SimNode
+    from tidelog.sim.node import Harm, SimNode
 
 Outcome = Accepted | Done | Refused
 # Runs on the node when a request arrives: `replica` is up, `token` names the request. What the
@@ -109,8 +109,23 @@ class Judge(Protocol):
     def on_retire(self, node: SimNode, group: GroupId) -> None:
         """A replica failed and is about to be closed, to be opened again while its node goes on."""
 
+    def on_harm(self, node: SimNode, group: GroupId) -> None:
+        """Files of a replica are about to be damaged or lost, beyond what a crash does."""
+
+    def on_lost(self, node: SimNode, group: GroupId, harm: Harm, why: str) -> None:
+        """A node holds its replica for lost, and lets it take no part from now on."""
+
+    def on_mended(self, node: SimNode, group: GroupId) -> None:
+        """All files of a replica that was harmed were read again, and nothing is wrong."""
+
+    def on_broken_step(self, node: SimNode, group: GroupId) -> None:
+        """The core met damage in the middle of a step; the next step is what becomes of it."""
+
+    def on_serve(self, node: SimNode, group: GroupId, batches: Sequence[Batch]) -> None:
+        """A replica gave these batches to a reader."""
+
     def on_wipe(self, node: SimNode) -> None:
-        """A dead node is about to lose its whole disk; its next vnode has a higher revision."""
+        """A dead node is about to lose its whole disk; its replicas get higher revisions."""
 
     def on_request(self, node: SimNode, group: GroupId, client: Client, token: int) -> None:
         """A client's request arrived at a node that is up."""

@@ -156,7 +156,10 @@ class Writer(Asker):
         operation.attempts += 1
         data = sending.data
 
-        def produce(_: SimNode, replica: Replica, token: int) -> None:
+        def produce(node: SimNode, replica: Replica, token: int) -> None:
+            if replica.lost is not None:  # as `cluster.partition` has it
+                node.answer(token, Refused(token, Refusal.NOT_LEADER))
+                return
             # A copy: the log stamps the batch in place, and a retry must begin from the original.
             replica.produce(token, Batch.parse(bytearray(data)), level)
 

@@ -77,17 +77,21 @@ class SnapshotFiles:
             if name.endswith(PARTIAL):
                 disk.remove(self._path(name))
             elif _NAME.fullmatch(name):
-                try:
-                    self._infos[name] = self._read_header(name)
-                except DamagedLog as damage:
-                    disk.rename(self._path(name), self._path(name) + SET_ASIDE)
-                    self.set_aside.append(damage)
-                    self._damaged.append(name + SET_ASIDE)
+                self._find(name)
             elif name.endswith(SET_ASIDE):
                 self._damaged.append(name)
         if self._infos or self.set_aside:
             # A process that was killed may have left names that are not durable yet.
             disk.sync_directory(directory)
+
+    def _find(self, name: str) -> None:
+        """Take note of a file; a damaged one is no reason to do without the others."""
+        try:
+            self._infos[name] = self._read_header(name)
+        except DamagedLog as damage:
+            self._disk.rename(self._path(name), self._path(name) + SET_ASIDE)
+            self.set_aside.append(damage)
+            self._damaged.append(name + SET_ASIDE)
 
     def latest(self, upto: Offset | None = None) -> SnapshotInfo | None:
         """Return the snapshot with the highest offset, or the highest at or below `upto`."""

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Final
 
 from tidelog.sim.facts import Case
-from tidelog.sim.invariants import clients, commit, election, log, snapshots
+from tidelog.sim.invariants import clients, commit, election, harm, log, snapshots
 from tidelog.sim.world import Failure
 
 Check = Callable[[Case], Iterator[str]]
@@ -106,6 +106,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     _invariant(snapshots.invariant_32_a_start_goes_on_from_the_fold),
     _invariant(clients.invariant_33_sequences_have_no_holes),
     _invariant(election.invariant_34_a_term_begins_with_a_candidate),
+    _invariant(harm.invariant_35_nothing_leaves_a_disk_but_what_was_written),
+    _invariant(harm.invariant_36_a_replica_is_lost_only_for_what_it_needs),
 )
 
 
