@@ -20,6 +20,7 @@ from tidelog.cli import progress as progress_module
 from tidelog.cli.app import app
 from tidelog.cli.progress import Progress
 from tidelog.sim import Past, Plan
+from tidelog.sim.past import Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ def test_plants_fails_if_a_bug_escapes_fifty_worlds_from_any_start(
 def test_worlds_that_failed_in_the_past_run_first(
     simulator: FakeSimulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    past = (Past(786, "695ac21", "what it was"), Past(2, "695ac21", "what it was"))
+    past = tuple(Past(seed, "695ac21", Where.WORLD, "what it was") for seed in (786, 2))
     monkeypatch.setattr(tidelog.sim, "PAST", past)
     run("sim", "--seeds", "3", "--jobs", "1")
     assert simulator.ran == [786, 2, 1, 3]
