@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Those of `tests/sim/test_fresh_worlds.py`: a third of a second each, on one core.
+FRESH_WORLDS = 240
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 
 # No deadline and no complaint about slow generation: a shared machine is slow at times, and a test
@@ -71,7 +73,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in reports
         if isinstance(report, pytest.TestReport)
     ):
-        terminalreporter.write_line(f"Fresh worlds: tidelog sim --from {first_fresh_seed()}")
+        replay = f"tidelog sim --from {first_fresh_seed()} --seeds {FRESH_WORLDS}"
+        terminalreporter.write_line(f"Fresh worlds: {replay}")
     for source in stale_builds(SOURCES):
         terminalreporter.write_line(
             f"{source.name} is newer than its compiled module, which these tests ran: "

@@ -212,6 +212,27 @@ def test_the_summary_counts_what_was_exercised_and_warns_of_what_was_not(
     assert "wipe" not in warning
 
 
+def test_what_many_worlds_did_not_exercise_fails_the_run(simulator: FakeSimulator) -> None:
+    result = run("sim", "--seeds", "200", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "200 worlds passed" in result.output
+    error = next(line for line in result.output.splitlines() if line.startswith("ERROR"))
+    assert "no world exercised" in error
+    assert "partition" in error
+    assert run("sim", "--seeds", "199", "--jobs", "1").exit_code == 0, "too few to tell"
+
+
+@pytest.mark.parametrize(
+    "less", [("--without", "partition"), ("--skip", "1"), ("--set", "writers=1")], ids=str
+)
+def test_what_was_left_out_by_request_is_no_error(
+    simulator: FakeSimulator, less: tuple[str, str]
+) -> None:
+    result = run("sim", "--seeds", "200", "--jobs", "1", *less)
+    assert result.exit_code == 0
+    assert "WARNING: no world exercised" in result.output
+
+
 def test_a_failing_world_is_made_smaller_before_it_is_printed(simulator: FakeSimulator) -> None:
     simulator.bad = {3}
     result = run("sim", "--seed", "3")

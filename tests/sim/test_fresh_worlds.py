@@ -3,12 +3,13 @@
 from typing import Final
 
 import pytest
+from tests.conftest import FRESH_WORLDS
 
 from tidelog.sim import run_seed
 
-# 240 worlds, each a third of a second on one core. Parts of a dozen spread over the workers.
+# Parts of a dozen worlds spread over the workers.
 PARTS: Final = 20
-WORLDS: Final = 12
+WORLDS: Final = FRESH_WORLDS // PARTS
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -5,6 +5,8 @@ Rules:
   output of a replay carries no clock and no process.
 - A failing world is reported with the command that replays it, and with the command of the smallest
   world that was found to fail in the same way.
+- A fault, chore or invariant that many worlds did not exercise is a hole in the judge, and an error
+  of the run, unless something was left out by request.
 - A planted bug turns the verdict around: the command succeeds only if some world catches it. A
   crash of the simulator itself is bad news either way, because nothing was caught.
 """
@@ -15,7 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,10 +25,9 @@ from tidelog.cli.plants import MOST, STARTS, measure
 from tidelog.cli.progress import Progress
 from tidelog.cli.worlds import Exercise, How, Outcome, run_one, spread
 
-if TYPE_CHECKING:
-    pass
-
 DEFAULT_SEEDS = 50
+# So many worlds give every fault, chore and invariant its turn, unless the judge has a hole.
+ENOUGH = 200
 
 
 def describe_failure(outcome: Outcome) -> str:
@@ -101,7 +102,7 @@ def sim(
     a network and disks that are simulated. Messages are lost, doubled and reordered, nodes crash
     and lose what they had not flushed, disks fail. Every invariant is checked after every event,
     and each world ends in peace, where it must converge. The summary counts how often each fault,
-    chore and invariant had its turn.
+    chore and invariant had its turn; one that had none in 200 worlds fails the run.
 
     Worlds that failed in the past run first, unless --from says where to begin. A world that fails
     is made smaller before it is printed: --without, --skip and --set replay the smaller one.
@@ -165,13 +166,17 @@ def sim(
     plans = map(make, chosen)
     progress = Progress("worlds", len(chosen))
     how = How(twice=twice, shrinks=shrink and plant is None and not trace)
+    strict = len(chosen) >= ENOUGH and not (without or skip or settings)
     if trace:  # the trace is progress enough, and it needs this process
         outcomes = (run_one(plan, how, typer.echo) for plan in plans)
         good = judge(outcomes, progress) if plant is None else hunt(outcomes, plant, progress)
     else:
         answers = spread(partial(run_one, how=how), plans, min(workers, len(chosen)))
         with progress, closing(answers):
-            good = judge(answers, progress) if plant is None else hunt(answers, plant, progress)
+            if plant is None:
+                good = judge(answers, progress, strict=strict)
+            else:
+                good = hunt(answers, plant, progress)
     if not good:
         raise typer.Exit(1)
 
@@ -189,8 +194,11 @@ def check_plant(name: str) -> None:
     )
 
 
-def judge(outcomes: Iterator[Outcome], progress: Progress) -> bool:
-    """Report each world that fails; return whether none did."""
+def judge(outcomes: Iterator[Outcome], progress: Progress, *, strict: bool = False) -> bool:
+    """Report each world that fails; return whether none did.
+
+    With `strict`, what no world exercised is an error as well.
+    """
     exercise = Exercise()
     for outcome in gather(outcomes, progress):
         exercise.add(outcome)
@@ -208,6 +216,10 @@ def judge(outcomes: Iterator[Outcome], progress: Progress) -> bool:
         progress.say(f"{verdict}: {exercise.events:,} events, {rate:,.0f} worlds a minute")
         for line in exercise.lines():
             progress.say(line)
+        if idle := exercise.idle():
+            kind = "ERROR" if strict else "WARNING"
+            progress.say(f"{kind}: no world exercised {', '.join(idle)}.")
+            return progress.failed == 0 and not strict
     return progress.failed == 0
 
 

@@ -158,18 +158,30 @@ class Exercise:
         self._judged.update(outcome.judged)
 
     def lines(self) -> Iterator[str]:
-        """Say how often each had its turn, and which had none: a hole in the judge."""
-        from tidelog.sim import CHORES, FAULTS, INVARIANTS
-
-        idle = []
-        for title, names in (("faults", FAULTS), ("chores", CHORES)):
-            counts = {name: self._happened[name] for name in sorted(names)}
+        """Say how often each had its turn."""
+        for title, counts in (("faults", self._faults()), ("chores", self._chores())):
             yield f"{title}: " + ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            idle += [name for name, count in counts.items() if not count]
-        judged = {invariant.number: self._judged[invariant.label] for invariant in INVARIANTS}
         yield "events judged by each invariant: " + ", ".join(
-            f"{number}: {count:,}" for number, count in judged.items()
+            f"{label.removeprefix('invariant ')}: {count:,}"
+            for label, count in self._invariants().items()
         )
-        idle += [f"invariant {number}" for number, count in judged.items() if not count]
-        if idle:
-            yield f"WARNING: no world exercised {', '.join(idle)}."
+
+    def idle(self) -> list[str]:
+        """Return those that had none: each is a hole in the judge."""
+        every = {**self._faults(), **self._chores(), **self._invariants()}
+        return [name for name, count in every.items() if not count]
+
+    def _faults(self) -> Mapping[str, int]:
+        from tidelog.sim import FAULTS
+
+        return {name: self._happened[name] for name in sorted(FAULTS)}
+
+    def _chores(self) -> Mapping[str, int]:
+        from tidelog.sim import CHORES
+
+        return {name: self._happened[name] for name in sorted(CHORES)}
+
+    def _invariants(self) -> Mapping[str, int]:
+        from tidelog.sim import INVARIANTS
+
+        return {each.label: self._judged[each.label] for each in INVARIANTS}

@@ -41,8 +41,8 @@ from tidelog.raft.events import (
 )
 from tidelog.raft.messages import AppendReply, Message
 from tidelog.raft.types import GroupId, NodeId, Vnode
-from tidelog.sim import room
 from tidelog.records import NO_OFFSET, Offset
+from tidelog.sim import room
 from tidelog.sim.disk import PowerLost, SimDisk
 from tidelog.sim.host import GroupHost
 from tidelog.sim.memory import Memory

@@ -130,13 +130,10 @@ class Bench:
 
     def judge(self, case: Case, when: When) -> None:
         """Raise the first objection that any invariant has to a case."""
-        if when is When.EVENT:
-            brought = tuple(part for part in _BROUGHT if getattr(case, part))
-            self._events[brought] += 1
-            invariants = asked_of(brought)
-        else:
-            self._rests += 1
-            invariants = INVARIANTS
+        brought = tuple(part for part in _BROUGHT if getattr(case, part))
+        self._events[brought] += 1
+        self._rests += when is When.END
+        invariants = asked_of(brought) if when is When.EVENT else INVARIANTS
         for invariant in invariants:
             for objection in invariant.check(case):
                 raise InvariantViolation(invariant, objection)
@@ -148,5 +145,6 @@ class Bench:
             for invariant in asked_of(brought):
                 counted[invariant.label] += events
         for invariant in INVARIANTS:
-            counted[invariant.label] += self._rests
+            if invariant.when is When.END:
+                counted[invariant.label] += self._rests
         return counted
