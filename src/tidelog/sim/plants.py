@@ -149,6 +149,15 @@ MERGES: Final = {
     "fault_interval": 40 * MS,
     "process_crash": 0.3,
 }
+# The same for longer, and each crash takes the power with it.
+MERGES_CUT_SHORT: Final = {
+    **MERGES,
+    "process_crash": 0.0,
+    "fault_interval": 25 * MS,
+    "tended": True,
+    "chaos": 8 * SECOND,
+    "chaos_events": 5_000,
+}
 SMALL_SEGMENTS: Final = {"segment_bytes": 256, "recovery_chunk": 400}
 # Nothing is read from a cache, and harm is done all the time.
 READ_FROM_DISK: Final = {"cache_bytes": 512, "fault_interval": 30 * MS, "max_faults": 4}
@@ -448,7 +457,7 @@ PLANTS: Final[dict[str, Plant]] = {
             "a merge removes files before the one that replaces them has its name for good",
             (12,),
             (around(Log, "finish_merge", mistakes.sweep_at_once),),
-            under(SNAPSHOTS, {"crash": 12, "roll": 12}, **MERGES),
+            under(SNAPSHOTS, {"crash": 12, "roll": 12}, **MERGES_CUT_SHORT),
         ),
         Plant(
             "ignore-the-hint",
