@@ -6,8 +6,8 @@ import pytest
 
 from tidelog.cli.plants import MOST, Chase, chase
 from tidelog.sim import PLANTS
+from tidelog.sim.circumstances import under
 from tidelog.sim.invariants import INVARIANTS
-from tidelog.sim.plants import under
 from tidelog.sim.run import Run
 
 # Where to begin: elsewhere than `tidelog sim --plants` does, and anywhere is as good.
