@@ -25,7 +25,8 @@ from tidelog.records import NO_OFFSET, NO_TERM, Offset, Term
 
 def forge(rng: Random, core: Core, stranger: Vnode) -> list[Message]:
     """Return messages for this replica, each of which would raise its term if it was believed."""
-    terms = [core.term + 1, core.term + 3, core.term + MAX_LEAP + 1, MAX_TERM]
+    # Twice the leap: the replica may be a few terms further when the message arrives.
+    terms = [core.term + 1, core.term + 3, core.term + 2 * MAX_LEAP, MAX_TERM]
     head = (core.group, stranger, core.vnode, Term(rng.choice(terms)))
     end = core.dirty
     forged: list[Message] = [
