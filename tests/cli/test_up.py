@@ -139,4 +139,4 @@ def test_status_never_names_a_dead_controller_and_says_what_is_wrong(place: Plac
     while (found := status())["controller"] is not None:
         assert found["controller"] not in (first, second)  # it has not missed the others yet
         assert time.monotonic() < deadline
-    assert found["problems"][0]["kind"] == "no_controller"
+    assert found["problems"][0]["kind"] == "controller_majority_gone"

@@ -31,7 +31,14 @@ from tidelog.records import NO_OFFSET, Offset, Term
 from tidelog.rpc import Lane, Network, RpcError
 
 STRANGER = NodeId(99)
-MEMBERS_ONLY = {Call.CLAIMS, Call.TRANSFER, Call.OPERATE, Call.MEMBERS, Call.PROPOSE}
+MEMBERS_ONLY = {
+    Call.CLAIMS,
+    Call.TRANSFER,
+    Call.OPERATE,
+    Call.MEMBERS,
+    Call.PROPOSE,
+    Call.ROOM,
+}
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

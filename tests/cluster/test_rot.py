@@ -246,47 +246,6 @@ def test_a_sound_snapshot_is_checked_once_and_shipped() -> None:
     assert first.data
 
 
-def with_a_snapshot(trio: Trio, number: int = 1) -> tuple[Puppet, str]:
-    """Let a leader take a snapshot; return it, and where the file is."""
-    leader = trio[number].running
-    leader.step(ev.Compact(77))
-    trio.deliver()
-    snapshot = leader.core.snapshot
-    assert snapshot is not None
-    name = f"{snapshot.offset}-{snapshot.term}-v1.snapshot"
-    return trio[number], f"{DIRECTORY}/snapshots/{name}"
-
-
-def test_a_snapshot_with_a_rotten_header_does_not_keep_a_whole_log_from_opening() -> None:
-    trio = behind()
-    balance = trio.balance(1)
-    puppet, path = with_a_snapshot(trio)
-    puppet.kill()
-    puppet.disk.damage(path, 20)
-    replica = puppet.start()
-    assert replica.lost is None
-    assert replica.core.snapshot is None
-    assert not puppet.disk.exists(path), "the next one can have its name"
-    trio.cut_off.clear()
-    trio.elect(2)
-    trio.beat(2)
-    assert trio.balance(1) == balance
-
-
-def test_a_log_that_begins_late_is_lost_without_a_snapshot_of_what_was_before() -> None:
-    for harm in ("damage", "lose"):
-        trio = behind()
-        puppet, path = with_a_snapshot(trio)
-        assert puppet.running.truncate_prefix(at(5))
-        puppet.kill()
-        if harm == "damage":
-            puppet.disk.damage(path, 20)
-        else:
-            puppet.disk.lose(path)
-        with pytest.raises(DamagedLog, match=r"header|no snapshot covers"):
-            puppet.open()
-
-
 def test_a_replica_whose_directory_is_gone_can_be_closed() -> None:
     trio = behind()
     leader = trio[1].running
