@@ -117,6 +117,7 @@ class PretendNode:
         self.newest: int | None = None  # version of the state at the leader of group 0
         self.questions = 0  # how often that was asked for
         self.comparer = Comparer(cast(Any, self))
+        self.space = SimpleNamespace(has_room=lambda _: True)
         self.operations = Operations(cast(Any, self))
         self._found(nodes)
 

@@ -25,7 +25,7 @@ ALTER_PARTITION_REASSIGNMENTS = 45
 MOST_CALLS = 25_000
 # What is written to one partition is done all at once when a flush is, and that is more work. The
 # controller takes a snapshot of its whole state, in one piece, after 2,000 commands.
-FEWER = {PRODUCE: 1_500, ALTER_PARTITION_REASSIGNMENTS: 1_500}
+FEWER = {PRODUCE: 800, ALTER_PARTITION_REASSIGNMENTS: 1_500}
 
 
 def _table() -> Table:

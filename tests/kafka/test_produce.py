@@ -31,11 +31,14 @@ from tidelog.cluster.replica import EARLIER_BATCH_MS
 from tidelog.kafka import codec
 from tidelog.kafka.dispatch import Disconnect
 from tidelog.kafka.groups.hashing import GROUPS_TOPIC
+from tidelog.kafka.produce import CODES
 from tidelog.raft import events as ev
 from tidelog.records import Codec, Record, TimestampType, build_batch
 from tidelog.storage import StorageError, wall_ms
 
 IDEMPOTENT = (7, 0)
+# What only changes of the configuration are told, and what no batch of a client can be.
+NOT_OF_WRITES = {ev.Refusal.CHANGING, ev.Refusal.NOT_CHANGING, ev.Refusal.INVALID}
 
 
 def body_of(broker: Broker, data: Any, *, acks: int = -1, version: int = NEWEST_PRODUCE) -> bytes:
@@ -535,3 +538,7 @@ def test_fewer_replicas_than_asked_for_refuse_before_anything_is_written(tmp_pat
             assert (await node.produce(batch(b"x"), acks=1)).base_offset == 0
 
     run(story())
+
+
+def test_every_refusal_of_a_write_has_an_error_code() -> None:
+    assert set(CODES) == set(ev.Refusal) - NOT_OF_WRITES
