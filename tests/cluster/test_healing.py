@@ -87,6 +87,7 @@ def test_the_controller_survives_a_disk_that_fails(tmp_path: Path, disks: Disks)
             await until(lambda: not len(nodes[sick].hosting.healing), "the replica is back")
             await until(lambda: "u" in nodes[sick].state.topics, "it knows what it has missed")
             await nodes[sick].controller.create_topic("v", 1, 3, {})
+            await until(lambda: "v" in nodes[well].state.topics, "it is known elsewhere")
             assert nodes[sick].state.snapshot() == nodes[well].state.snapshot()
             hosted = nodes[sick].groups.get(CONTROLLER_GROUP)
             assert hosted is not None

@@ -21,6 +21,7 @@ from tidelog.kafka.groups.handlers import handlers
 
 # More than one call for an element, without a turn for others, would be beyond the bound.
 ELEMENTS = 30_000
+TRIES = 4
 ALTER_PARTITION_REASSIGNMENTS = 45
 MOST_CALLS = 25_000
 # What is written to one partition is done all at once when a flush is, and that is more work. The
@@ -53,8 +54,10 @@ def test_the_largest_requests_of_an_api_give_the_loop_turns(node: Watched, key: 
     walked = 0
     for request in largest(only, FEWER.get(key, ELEMENTS), topic_id):
         walked += 1
-        calls = node.calls(request)
-        if calls > MOST_CALLS:  # a chore of the node may have come on top
-            calls = node.calls(request)
-        assert calls <= MOST_CALLS, f"{request}: {request.elements} elements"
+        # A chore of the node may come on top, but not each time.
+        fewest = min(node.calls(request), MOST_CALLS + 1)
+        for _ in range(TRIES):
+            if fewest > MOST_CALLS:
+                fewest = min(fewest, node.calls(request))
+        assert fewest <= MOST_CALLS, f"{request}: {request.elements} elements"
     assert walked > 0

@@ -168,6 +168,7 @@ class Story:
             prefix_term=Term(0),
             confirmed=vnode == N1,
             tainted=False,
+            waits=False,
             snapshot=None,
             configuration=configurations[-1].configuration if configurations else TRIO,
             configuration_offset=configurations[-1].base if configurations else NO_OFFSET,

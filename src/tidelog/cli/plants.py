@@ -40,13 +40,16 @@ def chase(task: Chase) -> Catch:
     from tidelog.sim import PLANTS, Plan
 
     plant = PLANTS[task.plant]
+    strange: str | None = None
     for seed in range(task.start, task.start + MOST):
         outcome = run_one(Plan(seed, task.plant), How())
         if outcome.crashed:
             return Catch(task, None, f"seed {seed} crashed the simulator: {outcome.failure}")
         if outcome.failure is not None and plant.is_caught_by(outcome.failure):
             return Catch(task, seed - task.start + 1)
-    return Catch(task, None)
+        if outcome.failure is not None and strange is None:
+            strange = f"seed {seed} failed in another way: {outcome.failure}"
+    return Catch(task, None, strange)
 
 
 def measure(first: int, starts: int, jobs: int) -> bool:

@@ -50,6 +50,7 @@ class Sight:
     prefix_term: Term
     confirmed: bool
     tainted: bool  # the machines cannot be trusted until a snapshot is restored
+    waits: bool  # the machines wait for a snapshot, and nothing is asked of them until then
     snapshot: SnapshotMeta | None
     configuration: Configuration
     configuration_offset: Offset

@@ -74,6 +74,7 @@ def sight(replica: Replica) -> Sight:
         prefix_term=log.prefix_term,
         confirmed=core.confirmed,
         tainted=core.tainted,
+        waits=not core.shipping.machines_are_exact(),
         snapshot=core.snapshot,
         configuration=core.configuration,
         configuration_offset=core.configuration_offset,

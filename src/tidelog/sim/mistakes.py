@@ -64,9 +64,9 @@ def forget_commit(original: Callable[..., None], core: Core) -> None:
 
 
 def trust_visible(
-    original: Callable[..., None], receiver: Receiver, request: msg.AppendRequest
+    original: Callable[..., None], receiver: Receiver, request: msg.AppendRequest, **named: bool
 ) -> None:
-    original(receiver, request)
+    original(receiver, request, **named)
     receiver.core.visible = max(receiver.core.visible, request.visible)
 
 

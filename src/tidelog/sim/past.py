@@ -36,6 +36,7 @@ _RELAXED: Final = "a relaxed write was acknowledged, lost, and stayed where its 
 _REFUSED: Final = "a change whose first step a full disk refused stayed under way for good"
 _ALONE: Final = "a leader alone never tried again to write what a full disk had refused"
 _GAP: Final = "a base offset that had rotted was taken for a gap when the log was opened"
+_WAITS: Final = "a replica without its snapshot waited for its peers, as it may"
 _HEADER: Final = "a rotten snapshot header ended a replica whose log was whole"
 _CLOSED: Final = "a lost replica whose directory was gone could not be closed"
 _REPLACED: Final = "a segment that another replaced between two looks was taken for missing"
@@ -58,4 +59,5 @@ PAST: Final[tuple[Past, ...]] = (
     Past(31182, "6661035", Where.PRODUCT, _CLOSED),
     Past(31410, "6661035", Where.PRODUCT, _REFUSED),
     Past(31414, "6661035", Where.PRODUCT, _REPLACED),
+    Past(1445501119, "f0d672f", Where.WORLD, _WAITS),
 )
