@@ -96,10 +96,10 @@ slow: install ## Run the tests, the long ones included
 bench: install ## Run the benchmarks; they print ratios measured in one run
 	$(BIN)/python -m bench $(ARGS)
 
-soak: install ## Load and faults for an hour (ARGS="--minutes 10"): nothing lost, nothing grown?
+soak: install ## Run an hour of load and faults (ARGS="--minutes 10"); fail if data is lost or memory grows
 	$(BIN)/python -m bench soak $(ARGS)
 
-sim: install ## Judge the core under SEEDS simulated worlds
+sim: install ## Run the deterministic simulator over SEEDS worlds
 	$(BIN)/tidelog sim --seeds $(SEEDS) $(ARGS)
 
 evidence: install ## Run worlds, plants, histories and clients; write docs/evidence.md (about an hour)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help=(
-        "Look at groups of consumers, and move them.\n\n"
+        "List and describe consumer groups; reset their offsets.\n\n"
         "**Examples**\n\n"
         "`tidelog group describe billing` shows how far it is behind, and who reads what\n\n"
         "`tidelog group reset billing --to-earliest --dry-run` shows what would change"

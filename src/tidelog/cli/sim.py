@@ -44,7 +44,7 @@ def describe_failure(outcome: Outcome) -> str:
 def sim(
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Run so many seeds.", metavar="N", show_default="50"),
+        typer.Option(min=1, help="Number of seeds to run.", metavar="N", show_default="50"),
     ] = None,
     begin: Annotated[
         int | None,
@@ -96,13 +96,14 @@ def sim(
         typer.Option("--set", help="Set a knob of the world; may be repeated.", metavar="KNOB=N"),
     ] = None,
 ) -> None:
-    """Judge the core in simulated worlds.
+    """Run the deterministic simulator.
 
     Each seed is one world: nodes that run the real consensus core, log and machines, on a clock,
     a network and disks that are simulated. Messages are lost, doubled and reordered, nodes crash
     and lose what they had not flushed, disks fail. Every invariant is checked after every event,
-    and each world ends in peace, where it must converge. The summary counts how often each fault,
-    chore and invariant had its turn; one that had none in 200 worlds fails the run.
+    and each world ends with a phase without faults in which it must converge. The summary counts
+    how often each fault, chore and invariant had its turn; one that had none in 200 worlds fails
+    the run.
 
     Worlds that failed in the past run first, unless --from says where to begin. A world that fails
     is made smaller before it is printed: --without, --skip and --set replay the smaller one.

@@ -286,8 +286,8 @@ class Controller:
             elif alone_since is not None and loop.time() - alone_since > ALONE:
                 raise ClusterError(
                     Problem.NOT_CONTROLLER,
-                    f"this node knows of nobody who leads the cluster, for {ALONE:g} s now: nothing"
-                    " was done. Ask another node",
+                    f"no controller leader has been known here for {ALONE:g} s: the request was"
+                    " not sent. Retry on another node",
                 )
             if left <= 0:
                 raise ClusterError(

@@ -117,7 +117,7 @@ def _run(job: Job) -> tuple[OSError | None, Callable[[], None] | None]:
     except Exception as error:
         # A mistake of ours must not end the thread that everybody's flushes go through. Whoever
         # submitted the job is told that it failed, and acknowledges nothing.
-        log.exception("a job failed in a way that it should not")
+        log.exception("unexpected error in a background job")
         return OSError(f"{type(error).__name__}: {error}"), None
 
 

@@ -374,7 +374,7 @@ class Groups:
         try:
             self.beats.light_reply(sender, body, self.now())
         except CorruptBeat as error:
-            log.warning("n%s answered a heartbeat with something else: %s", sender, error)
+            log.warning("malformed heartbeat reply from node %s: %s", sender, error)
 
     def suspect(self, node: NodeId) -> None:
         """A node seems to be gone: do not wait long for the leaders it had.

@@ -66,9 +66,9 @@ class Steward:
             try:
                 await self._look()
             except (ClusterError, OSError) as error:
-                log.info("the cluster is looked after again in a moment: %s", error)
+                log.info("controller round failed, retrying in 0.5 s: %s", error)
             except Exception:
-                log.exception("looking after the cluster failed")
+                log.exception("unexpected error in a controller round")
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> None:

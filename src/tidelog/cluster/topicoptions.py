@@ -165,7 +165,7 @@ _TOPIC_OPTIONS: Final = (
         1 * MIB,
         1,
         "log.flush.interval.bytes",
-        "How many bytes that nobody asked to have flushed start a flush.",
+        "Start a flush once this many bytes are waiting to be flushed.",
     ),
     number(
         "flush.messages",

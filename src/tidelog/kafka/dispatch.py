@@ -83,7 +83,7 @@ class Api:
                 f"are not within those that are known, {known_min} to {known_max}"
             )
         if (self.handler is None) == (self.raw is None):
-            raise ValueError(f"{codec.api_name(self.key)}: one handler, please")
+            raise ValueError(f"{codec.api_name(self.key)} needs exactly one handler")
         object.__setattr__(self, "name", codec.api_name(self.key))
 
     def serves(self, version: int) -> bool:

@@ -85,8 +85,7 @@ async def _create(
     if topic.assignments and (topic.num_partitions, topic.replication_factor) != (DEFAULT, DEFAULT):
         raise Refused(
             ErrorCode.invalid_request,
-            "a request that says where the replicas go leaves the number of partitions and the"
-            " replication factor at -1",
+            "with an explicit replica assignment, num_partitions and replication_factor must be -1",
         )
     return await context.node.controller.create_topic(
         topic.name,
