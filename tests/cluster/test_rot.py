@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import NoReturn
 
 import pytest
 from tests.cluster.hands import DIRECTORY, Puppet, at, vnode
@@ -11,8 +12,8 @@ from tidelog.raft import events as ev
 from tidelog.raft import messages as msg
 from tidelog.raft.configuration import Configuration
 from tidelog.raft.types import Level, Role
-from tidelog.records import NO_OFFSET, Batch, CorruptBatch, Record, Term, build_batch
-from tidelog.storage import BatchCache, DamagedLog, LogConfig
+from tidelog.records import NO_OFFSET, Batch, CorruptBatch, Offset, Record, Term, build_batch
+from tidelog.storage import BatchCache, DamagedLog, Log, LogConfig
 
 TRIO = Configuration((vnode(1), vnode(2), vnode(3)))
 LOG = f"{DIRECTORY}/log"
@@ -253,3 +254,22 @@ def test_a_replica_whose_directory_is_gone_can_be_closed() -> None:
     trio[1].disk.lose_directory(LOG)
     leader.close()
     leader.close()
+
+
+def test_damage_that_a_checkpoint_or_a_snapshot_meets_ends_the_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both say who takes part, and may have to read that from a segment that rots."""
+    for save in ("_save_checkpoint", "_take_snapshot"):
+        trio = behind()
+        leader = trio[1].running
+
+        def rotten(_: object, log: Log = leader.log) -> NoReturn:
+            damage = DamagedLog("0-1-v1.log", 0, Offset(0), "the CRC does not fit")
+            log.on_damage(damage)
+            raise damage
+
+        monkeypatch.setattr(leader.core, "configuration_at", rotten)
+        getattr(leader, save)()
+        assert leader.lost is not None
+        assert "the CRC does not fit" in leader.lost

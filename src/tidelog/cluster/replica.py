@@ -557,7 +557,10 @@ class Replica:
         self.on_stopped(why)
 
     def _save_checkpoint(self) -> None:
-        job = self.checkpoints.take(self.machines, self.core, self.log)
+        try:
+            job = self.checkpoints.take(self.machines, self.core, self.log)
+        except DamagedLog:
+            return  # `damaged` was told
         if job is not None:
             self.host.submit("snapshot", job, self.checkpoints.taken)
 
@@ -620,10 +623,13 @@ class Replica:
 
     def _take_snapshot(self) -> None:
         applied = self.machines.applied
-        state = self.machines.snapshot()
-        term = self.log.term_of(applied)
+        try:
+            term = self.log.term_of(applied)
+            configuration = self.core.configuration_at(applied)
+        except DamagedLog:
+            return  # `damaged` was told
         assert term is not None, applied
-        configuration = self.core.configuration_at(applied)
+        state = self.machines.snapshot()
         snapshot = msg.SnapshotMeta(applied, term, configuration, len(state), crc32c(state))
         self.host.submit(
             "snapshot",

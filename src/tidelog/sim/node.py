@@ -147,6 +147,14 @@ class SimNode:
         # A leader that holds its learners for caught up makes them voters at any moment.
         return known if target is None else (*known, Configuration(target))
 
+    def _last_words(self, group: GroupId, replica: Replica) -> tuple[Configuration, ...]:
+        """Return the same of a replica that ends, perhaps in the middle of removing segments."""
+        replica.log.on_damage = lambda _: None
+        try:
+            return self.configurations(group)
+        except DamagedLog:
+            return (replica.core.configuration, *self._last_configurations[group])
+
     def flushed(self, group: GroupId) -> Offset:
         """How far the log of its replica was flushed, now or when its process last died."""
         replica = self.replicas.get(group)
@@ -375,7 +383,7 @@ class SimNode:
             self.crashes += 1
             self.disk.restore_power()
             for group, replica in self.replicas.items():
-                self._last_configurations[group] = self.configurations(group)
+                self._last_configurations[group] = self._last_words(group, replica)
                 self._last_flushed[group] = replica.log.flushed
             self.world.judge.on_crash(self, power=power)
             for host in self.hosts.values():

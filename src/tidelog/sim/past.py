@@ -37,6 +37,9 @@ _REFUSED: Final = "a change whose first step a full disk refused stayed under wa
 _ALONE: Final = "a leader alone never tried again to write what a full disk had refused"
 _GAP: Final = "a base offset that had rotted was taken for a gap when the log was opened"
 _WAITS: Final = "a replica without its snapshot waited for its peers, as it may"
+_PEEKED: Final = "the world read a log that lost power while segments were being removed"
+_CHECKPOINT: Final = "damage that a checkpoint met left the replica as an exception"
+_REGISTRY: Final = "a registry that was gone counted as sound again while its node still ran"
 _HEADER: Final = "a rotten snapshot header ended a replica whose log was whole"
 _CLOSED: Final = "a lost replica whose directory was gone could not be closed"
 _REPLACED: Final = "a segment that another replaced between two looks was taken for missing"
@@ -60,4 +63,8 @@ PAST: Final[tuple[Past, ...]] = (
     Past(31410, "6661035", Where.PRODUCT, _REFUSED),
     Past(31414, "6661035", Where.PRODUCT, _REPLACED),
     Past(1445501119, "f0d672f", Where.WORLD, _WAITS),
+    Past(728, "eaa4e0d", Where.WORLD, _PEEKED),
+    Past(2408, "eaa4e0d", Where.PRODUCT, _CHECKPOINT),
+    Past(2947, "eaa4e0d", Where.WORLD, _PEEKED),
+    Past(3768, "eaa4e0d", Where.WORLD, _REGISTRY),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from tidelog.cluster.registry import NAME as REGISTRY
 from tidelog.raft.types import GroupId
 from tidelog.sim.host import VERIFY
 from tidelog.storage import DamagedLog
@@ -63,6 +64,8 @@ def _mended(node: SimNode, group: GroupId, replica: Replica, harm: Harm | None) 
     """Nothing is wrong any more with files that were harmed, if all of them were read."""
     if harm is None or node.harm.get(group) is not harm:
         return
+    if harm.path == REGISTRY and not node.disk.exists(REGISTRY):
+        return  # only the next start of the node will miss it
     newest = replica.snapshots.latest()
     checked = newest is not None and harm.path.endswith(
         f"/{newest.offset}-{newest.term}-v1.snapshot"
